@@ -1,0 +1,94 @@
+"""LANE_TASKS: the table of what runs where. Everything about routing is derived from it.
+
+Adding a task is one line here and one function in `pipelines`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel
+
+from pipelines.payload import Payload
+
+LANE_TASKS: dict[str, dict[str, str]] = {
+    "analyze": {
+        "process_file": "pipelines.music.analyze:process_file",
+    },
+    "fingerprint": {
+        "fingerprint_file": "pipelines.music.fingerprint:fingerprint_file",
+    },
+    "meta": {
+        "extract_file_metadata": "pipelines.music.metadata:extract_file_metadata",
+        "scan_directory": "pipelines.music.scan:scan_directory",
+        "scan_live_set": "pipelines.music.live_set:scan_live_set",
+        "execute_approved_batch": "pipelines.files.execute_approved_batch:execute_approved_batch",
+    },
+    "io": {
+        "s3_upload": "pipelines.files.s3_upload:s3_upload",
+        "push_file": "pipelines.files.push_file:push_file",
+    },
+}
+
+CPU_LANES = frozenset({"analyze", "fingerprint"})
+"""Lanes bound by the processor: one slot is one core, so numeric libraries are pinned to one thread."""
+
+HEARTBEAT_LANE = "analyze"
+"""The one lane whose worker beats for the agent."""
+
+LANES: tuple[str, ...] = tuple(LANE_TASKS)
+AGENT_TASKS: dict[str, str] = {name: target for lane in LANE_TASKS.values() for name, target in lane.items()}
+
+Task = Callable[[Any, Any], Awaitable[BaseModel]]
+
+
+def lane_for_task(task: str) -> str:
+    """The lane that runs `task`; KeyError names the tasks there are."""
+    for lane, tasks in LANE_TASKS.items():
+        if task in tasks:
+            return lane
+    raise KeyError(f"{task} is not a task; the tasks are {', '.join(AGENT_TASKS)}")
+
+
+def tasks_of(lane: str | None) -> dict[str, str]:
+    """name -> "module:function" of one lane, or of all lanes for None (all-mode)."""
+    return AGENT_TASKS if lane is None else LANE_TASKS[lane]
+
+
+def base_queue_name(agent_id: str) -> str:
+    """The legacy queue of an agent, from before lanes: only ever drained."""
+    return f"phaze-agent-{agent_id}"
+
+
+def queue_name(agent_id: str, lane: str | None) -> str:
+    """`phaze-agent-<agent_id>-<lane>`; the base queue for None."""
+    return base_queue_name(agent_id) if lane is None else f"{base_queue_name(agent_id)}-{lane}"
+
+
+def job_key(task: str, record_id: str) -> str:
+    """`<task>:<record_id>`: the deterministic key under which a job is known everywhere."""
+    return f"{task}:{record_id}"
+
+
+def record_id_of(key: str) -> str:
+    """What follows the first colon of a key; the whole key where there is none (a plain producer's UUID)."""
+    _, colon, record_id = key.partition(":")
+    return record_id if colon else key
+
+
+def load_task(target: str) -> Task:
+    """Import "module:function". Only a lane's own worker calls this, so that it imports only its own code."""
+    module, _, name = target.partition(":")
+    function: Task = getattr(importlib.import_module(module), name)
+    return function
+
+
+def payload_model(function: Task) -> type[Payload]:
+    """The payload class in a task's signature `(ctx, payload: Model) -> Model`."""
+    hints = get_type_hints(function)
+    model = hints.get("payload")
+    if not (isinstance(model, type) and issubclass(model, Payload)):
+        raise TypeError(f"{function!r} needs a parameter `payload` annotated with a subclass of Payload")
+    return model

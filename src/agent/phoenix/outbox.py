@@ -1,0 +1,57 @@
+"""The outbox: results wait in Redis until the control plane has acknowledged them.
+
+Writing an entry belongs to settling a job; delivering it is the relay's. Nothing else reports a result.
+Key: `phoenix:outbox:<queue name>`, a stream with one field, `entry`, the JSON of an `Entry`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+from pipelines.payload import Outcome
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+ENTRY_FIELD = b"entry"
+
+
+class Entry(BaseModel):
+    """One result, or one part of a result too large for one piece, on its way to the catalogue."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    service: str
+    """The task's name."""
+    record_id: str
+    version: str
+    token: int
+    """Fencing token of the run: the catalogue refuses a lower one for the same record and version."""
+    part: int | None = None
+    """0, 1, 2 ... for parts, in order; None for the result itself, which comes last."""
+    outcome: Outcome
+    reason: str | None = None
+    result: dict[str, Any]
+    """The result model as JSON."""
+    worker: str = ""
+    attempts: int = 1
+    started_at: float = 0.0
+    """Unix time in seconds."""
+    finished_at: float = 0.0
+
+
+def outbox_key(queue: str) -> str:
+    """`phoenix:outbox:<queue name>`: what the relay of that queue's workers still has to deliver, oldest first."""
+    return f"phoenix:outbox:{queue}"
+
+
+def refused_key(queue: str) -> str:
+    """`phoenix:outbox-refused:<queue name>`: entries that the control plane would not take, with its reason."""
+    return f"phoenix:outbox-refused:{queue}"
+
+
+def append(pipe: Redis, queue: str, entry: Entry) -> None:
+    """Add XADD of `entry` to a pipeline, so that it happens together with what else settles the job."""
+    pipe.xadd(outbox_key(queue), {ENTRY_FIELD: entry.model_dump_json()})

@@ -1,0 +1,217 @@
+"""Every variable, its default and its meaning, once.
+
+Read from the environment, then from `.env` in the working directory. A secret NAME may also be given as NAME_FILE.
+`.env.example` is written from this file (`phaze settings --example`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from dotenv import dotenv_values
+from platformdirs import user_data_path
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from agent.lanes import HEARTBEAT_LANE, LANES
+
+PREFIX = "PHAZE_"
+ENV_FILE = ".env"
+
+
+class ConfigError(Exception):
+    """Bad configuration: one line that names the variable and the remedy. Stops the start."""
+
+
+def _unset_if_empty(value: Any) -> Any:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+MaybeStr = Annotated[str | None, BeforeValidator(_unset_if_empty)]
+
+
+class Settings(BaseSettings):
+    """All settings. `load_settings()` is how to get them: it turns errors into one line each."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, env_ignore_empty=True
+    )
+
+    agent_id: str = Field("local", description="Names this agent; part of its queues' names.")
+    agent_lane: MaybeStr = Field(
+        None, description=f"The lane a worker runs ({', '.join(LANES)}); unset: all tasks, on the base queue."
+    )
+    agent_heartbeat: bool = Field(
+        True, description=f"Whether a worker beats for its agent; only one on the {HEARTBEAT_LANE} lane does."
+    )
+    agent_token: SecretStr | None = Field(None, description="The bearer token with which the agent reports to the hub.")
+
+    worker_max_jobs: int = Field(
+        8,
+        ge=1,
+        le=1000,
+        validation_alias=AliasChoices("WORKER_MAX_JOBS", "PHAZE_WORKER_MAX_JOBS"),
+        description="Ceiling on every lane's concurrency, and the concurrency of all-mode.",
+    )
+    lane_analyze_concurrency: int = Field(4, ge=1, le=1000, description="Slots of the analyze lane (CPU: one core each).")
+    lane_fingerprint_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the fingerprint lane (CPU: one core each).")
+    lane_meta_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the meta lane.")
+    lane_io_concurrency: int = Field(4, ge=1, le=1000, description="Slots of the io lane.")
+
+    redis_url: MaybeStr = Field(
+        None, description="Redis or Valkey server (redis://, rediss://, unix://); unset: `phaze up` starts its own."
+    )
+    hub_url: str = Field("http://127.0.0.1:8080", description="Where workers reach the hub.")
+    hub_host: str = Field("127.0.0.1", description="The address on which the hub listens.")
+    hub_port: int = Field(8080, ge=0, le=65535, description="The port on which the hub listens; 0 takes a free one.")
+    data_dir: Path = Field(
+        default_factory=lambda: user_data_path("phaze"),
+        description="Where the catalogue, the embedded server's files, tokens and logs live.",
+    )
+
+    shutdown_grace: float = Field(
+        10.0, ge=0, le=3600, description="Seconds that running jobs get to finish at shutdown before they are handed back."
+    )
+    child_memory_mb: int = Field(
+        4096, ge=128, description="Memory cap of one child process in MiB; a job that passes it fails alone."
+    )
+    child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
+    ffmpeg: MaybeStr = Field(None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH.")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
+    log_format: Literal["auto", "console", "json"] = Field(
+        "auto", description="console for people, json for machines; auto: console on a terminal."
+    )
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @field_validator("agent_id")
+    @classmethod
+    def _usable_id(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", value):
+            raise ValueError("must be 1 to 63 letters, digits, dots, dashes or underscores, starting with a letter or digit")
+        for lane in LANES:
+            if value.endswith(f"-{lane}"):
+                raise ValueError(
+                    f"must not end in -{lane}: its base queue would be another agent's {lane} lane; choose another id"
+                )
+        return value
+
+    @field_validator("agent_lane")
+    @classmethod
+    def _known_lane(cls, value: str | None) -> str | None:
+        if value is not None and value not in LANES:
+            raise ValueError(f"is not a lane; the lanes are {', '.join(LANES)} (leave it unset to drain the base queue)")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_scheme(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must start with redis://, rediss:// or unix://")
+        return value
+
+    @field_validator("hub_url")
+    @classmethod
+    def _http_scheme(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return value.rstrip("/")
+
+    def lane_knob(self, lane: str) -> int:
+        """The lane's own concurrency, before the ceiling."""
+        return int(getattr(self, f"lane_{lane}_concurrency"))
+
+    def concurrency(self, lane: str | None) -> int:
+        """Effective slots: min(lane knob, WORKER_MAX_JOBS); in all-mode (None) WORKER_MAX_JOBS itself."""
+        return self.worker_max_jobs if lane is None else min(self.lane_knob(lane), self.worker_max_jobs)
+
+    @property
+    def beats(self) -> bool:
+        """Whether a worker with these settings is the one that beats for its agent."""
+        return self.agent_heartbeat and self.agent_lane == HEARTBEAT_LANE
+
+
+SECRETS = tuple(name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation))
+
+
+def variable(name: str) -> str:
+    """The environment variable of a field: `agent_id` -> `PHAZE_AGENT_ID`."""
+    return "WORKER_MAX_JOBS" if name == "worker_max_jobs" else f"{PREFIX}{name.upper()}"
+
+
+VARIABLES = {variable(name): name for name in Settings.model_fields}
+ACCEPTED = {*VARIABLES, "PHAZE_WORKER_MAX_JOBS", *(f"{variable(name)}_FILE" for name in SECRETS)}
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from environment, `.env` and secret files; `overrides` (by field name) win.
+
+    Raises ConfigError with one line that names the variable.
+    """
+    secrets = {name: value for name in SECRETS if name not in overrides and (value := _secret_file(name)) is not None}
+    try:
+        return Settings(**secrets, **overrides)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = str(problem["loc"][0]) if problem["loc"] else "settings"
+        name = variable(field) if field in Settings.model_fields else field
+        shown = "" if field in SECRETS else f"={problem['input']}"
+        raise ConfigError(f"{name}{shown} {_explain(problem['msg'])}") from None
+
+
+def _explain(message: str) -> str:
+    """Pydantic's sentence as a remark on the variable before it: `Input should be ...` -> `should be ...`."""
+    return message.removeprefix("Value error, ").removeprefix("Input ")
+
+
+def _secret_file(name: str) -> str | None:
+    environment = _environment()
+    path = environment.get(f"{variable(name)}_FILE")
+    if not path or environment.get(variable(name)):
+        return None
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigError(f"{variable(name)}_FILE={path} cannot be read ({reason}); give the path of a readable file") from None
+
+
+def _environment() -> Mapping[str, str | None]:
+    return {**dotenv_values(ENV_FILE), **os.environ}
+
+
+def unknown_variables() -> Iterator[tuple[str, str | None]]:
+    """(name, nearest right name or None) of each PHAZE_ variable that nothing reads."""
+    for name in sorted(_environment()):
+        if name.startswith(PREFIX) and name not in ACCEPTED:
+            near = difflib.get_close_matches(name, ACCEPTED, n=1, cutoff=0.75)
+            yield name, near[0] if near else None
+
+
+def example() -> str:
+    """The text of `.env.example`: every variable, commented out, with its meaning and default."""
+    lines = ["# phaze-agent: every variable with its default. Copy to .env and uncomment what you change.", ""]
+    for name, field in Settings.model_fields.items():
+        default = field.get_default(call_default_factory=False)
+        shown = "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+        if name == "data_dir":
+            shown = "~/.local/share/phaze"
+        lines.append(f"# {field.description}")
+        if name in SECRETS:
+            lines.append(f"# A secret: {variable(name)}_FILE may name a file that holds it instead.")
+        lines += [f"#{variable(name)}={shown}", ""]
+    return "\n".join(lines)

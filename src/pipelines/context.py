@@ -1,0 +1,100 @@
+"""What a task may ask of whoever runs it, and what it says about itself.
+
+The engine implements `TaskContext`; a test or a script can do so in a few lines (`InlineContext` is one).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+P = ParamSpec("P")
+T = TypeVar("T")
+TaskFunction = TypeVar("TaskFunction", bound=Callable[..., Awaitable[BaseModel]])
+
+
+class TaskContext(Protocol):
+    """The surroundings of one running task."""
+
+    @property
+    def record_id(self) -> str:
+        """The record this run is about: a file id, a scan id, a batch id."""
+
+    @property
+    def token(self) -> str:
+        """Fencing token of this run; it only grows per record. Hand it to whatever you write to elsewhere."""
+
+    async def check(self) -> None:
+        """Raise `LeaseLost` once this run no longer owns its record."""
+
+    async def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the work is: `fraction` in 0..1, `note` in a few words."""
+
+    async def report(self, part: BaseModel) -> None:
+        """Hand over one part of a result too large for one piece, in order, through the same door as the result."""
+
+    async def child(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a picklable function in a child process that a time-out, a cancel or a crash ends alone.
+
+        Raises `ChildDied` if the process died under it, and whatever `function` raised otherwise.
+        """
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a task wants to be run. It beats what a producer left at a queue's defaults."""
+
+    timeout: Callable[[Any], float]
+    """Seconds that one run may take, from its payload (scaled to size or duration)."""
+    outside_effects: bool = False
+    """True if the task changes something that a second run would change again."""
+    dependency: Callable[[Any], str] | None = None
+    """Names what the task leans on (an endpoint, a provider) for the circuit breaker; None: only this machine."""
+
+
+def task(policy: Policy) -> Callable[[TaskFunction], TaskFunction]:
+    """Mark an async function as a task and attach its policy (read back by `policy_of`)."""
+
+    def mark(function: TaskFunction) -> TaskFunction:
+        function.__dict__["policy"] = policy
+        return function
+
+    return mark
+
+
+def policy_of(function: Callable[..., Any]) -> Policy:
+    """The policy that `task` attached; TypeError names the remedy if there is none."""
+    policy = getattr(function, "policy", None)
+    if not isinstance(policy, Policy):
+        raise TypeError(f"{function!r} is not a task; decorate it with @task(Policy(timeout=...))")
+    return policy
+
+
+class InlineContext:
+    """Runs a task without any queue: `await process_file(InlineContext(), payload)`. Parts collect in `parts`."""
+
+    def __init__(self, record_id: str = "inline") -> None:
+        self.record_id = record_id
+        self.token = "0"
+        self.parts: list[BaseModel] = []
+
+    async def check(self) -> None:
+        """Nobody else can own an inline run."""
+
+    async def progress(self, fraction: float, note: str = "") -> None:
+        """Nobody is watching."""
+
+    async def report(self, part: BaseModel) -> None:
+        self.parts.append(part)
+
+    async def child(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run in a thread: no isolation, the same signature."""
+        return await asyncio.to_thread(function, *args, **kwargs)

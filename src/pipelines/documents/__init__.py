@@ -1,0 +1,1 @@
+"""Documents: Router -> Parser -> Grouper. The room; its libraries move in with their own lanes."""

@@ -1,0 +1,50 @@
+"""What a task may say went wrong. Anything else that it raises is retried for ever.
+
+All of them survive pickling, because they are raised in child processes too.
+"""
+
+from __future__ import annotations
+
+
+class TaskError(Exception):
+    """Base of what tasks raise on purpose."""
+
+
+class RecordNotFoundError(TaskError):
+    """The record itself is gone while its root is there. A dead letter at once; a missing mount is not it."""
+
+
+class InputRejected(TaskError):
+    """The input is at fault and will be tomorrow: corrupt, encrypted, unsupported, too large. Never retried.
+
+    `reason` is one of a small vocabulary that tables group by (`not-audio`, `too-short`, ...); `detail` is for
+    the person who looks at the file.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.detail}" if self.detail else self.reason
+
+
+class NotBuiltError(InputRejected):
+    """The task is in the lane table and has its payload, and does nothing yet. It says so instead of pretending."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__("not-built", f"{task} is not built yet; nothing was changed")
+        self.args = (task,)
+
+
+class LeaseLost(TaskError):
+    """Another worker owns the record now; stop, and write nothing more."""
+
+
+class ChildDied(TaskError):
+    """The child process died under the job: a signal, a crash in native code, or its memory cap."""
+
+
+class ToolMissing(TaskError):
+    """A program or wheel that the task needs is not on this machine. Says which, and how to get it."""

@@ -1,0 +1,1 @@
+"""Tasks that move files: offload to S3, push over ssh, approved moves and renames."""

@@ -1,0 +1,1 @@
+"""Music: analysis, fingerprints, tags, scans. Pure functions and the tasks around them."""

@@ -1,0 +1,58 @@
+"""Base models of what goes into a task and what comes out, and how paths travel.
+
+File names are bytes on Linux: they travel percent-encoded (RFC 3986 unreserved characters and `/` stay readable),
+so that names which are not UTF-8, or hold newlines, survive JSON, Redis and SQLite and find the same file again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Outcome = Literal["done", "partial", "rejected", "skipped"]
+
+
+def encode_path(path: str | bytes | os.PathLike[str]) -> str:
+    """Percent-encode the bytes of a path: `/music/a b.mp3` -> `/music/a%20b.mp3`."""
+    return quote_from_bytes(os.fsencode(path), safe="/")
+
+
+def decode_path(encoded: str) -> Path:
+    """The same file again, whatever its bytes."""
+    return Path(os.fsdecode(unquote_to_bytes(encoded)))
+
+
+def display_path(encoded: str) -> str:
+    """For people: UTF-8 where it is, replacement characters where not, no control characters."""
+    text = unquote_to_bytes(encoded).decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+class Payload(BaseModel):
+    """What goes into a task. Unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: str
+    """What the result will stand for: for a file its sha256 plus the profile, else a hash of the request."""
+
+
+class FilePayload(Payload):
+    """A task about one file."""
+
+    path: str
+    """Percent-encoded absolute path (`encode_path`)."""
+    size: int = Field(ge=0)
+    """Bytes, as scanned; time-outs scale with it."""
+
+
+class TaskResult(BaseModel):
+    """What comes out of a task."""
+
+    outcome: Outcome = "done"
+    reason: str | None = None
+    """Always given unless the outcome is `done`."""

@@ -1,0 +1,62 @@
+"""Put jobs on lanes, under deterministic keys, so that asking twice queues once.
+
+A plain SAQ producer works as well; this one is for code that knows the lane table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from saq.job import Status
+from saq.queue.redis import RedisQueue
+
+from agent.lanes import job_key, lane_for_task, queue_name
+from pipelines.payload import Payload
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+PENDING = frozenset({Status.NEW, Status.QUEUED, Status.ACTIVE, Status.ABORTING})
+
+RESULT_TTL = 600
+"""Seconds for which a settled job stays visible in the queue; the marker and the catalogue know longer."""
+
+
+class Producer:
+    """Enqueues by task name; the lane table picks the queue. Bounded by the connection's own time-outs."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._queues: dict[str, RedisQueue] = {}
+
+    def queue(self, agent_id: str, task: str) -> RedisQueue:
+        """The queue of the lane that runs `task` on that agent."""
+        name = queue_name(agent_id, lane_for_task(task))
+        if name not in self._queues:
+            self._queues[name] = RedisQueue(self._redis, name=name)
+        return self._queues[name]
+
+    async def enqueue(self, agent_id: str, task: str, record_id: str, payload: Payload) -> bool:
+        """Queue one job. False if a job with its key already waits or runs: nothing is queued then."""
+        job = await self.queue(agent_id, task).enqueue(
+            task, key=job_key(task, record_id), ttl=RESULT_TTL, **payload.model_dump(mode="json")
+        )
+        return job is not None
+
+    async def pending(self, agent_id: str, task: str, record_ids: Sequence[str]) -> dict[str, str]:
+        """record id -> status of those whose job waits, is scheduled or runs; the others are left out."""
+        if not record_ids:
+            return {}
+        jobs = await self.queue(agent_id, task).jobs([job_key(task, record_id) for record_id in record_ids])
+        return {
+            record_id: job.status.value
+            for record_id, job in zip(record_ids, jobs, strict=True)
+            if job is not None and job.status in PENDING
+        }
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for queue in self._queues.values():
+            await queue.disconnect()
+        await self._redis.aclose()

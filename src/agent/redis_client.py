@@ -1,0 +1,28 @@
+"""Connections to the queue server, with a bound on every wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to open a connection."""
+
+REPLY_TIMEOUT = 15.0
+"""Seconds to wait for a reply; above the longest blocking command that we send."""
+
+
+def connect(url: str) -> Redis:
+    """A client for `url` that gives up on a silent server instead of waiting for ever."""
+    options: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
+    return Redis.from_url(
+        url,
+        socket_connect_timeout=CONNECT_TIMEOUT,
+        socket_timeout=REPLY_TIMEOUT,
+        health_check_interval=30,
+        retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=3),
+        **options,
+    )

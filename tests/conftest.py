@@ -1,0 +1,52 @@
+"""What every test may ask for: a real Valkey, flushed for each test, and the shared cases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from agent.redis_client import connect
+from agent.valkey import Valkey
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test reads the developer's variables, `.env` or data folder."""
+    for name in list(os.environ):
+        if name.startswith("PHAZE_") and name != "PHAZE_TEST_CASES" or name == "WORKER_MAX_JOBS":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PHAZE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """One embedded server for the whole run; no fsync, because tests of durability start their own."""
+    server = Valkey(tmp_path_factory.mktemp("valkey"), fsync="no")
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture
+async def valkey_url(valkey_server: Valkey) -> str:
+    """The URL of an empty server."""
+    client = connect(valkey_server.url)
+    await client.flushall()
+    await client.aclose()
+    return valkey_server.url
+
+
+@pytest.fixture
+async def redis(valkey_url: str) -> AsyncIterator[Redis]:
+    """A client on the empty server."""
+    client = connect(valkey_url)
+    yield client
+    await client.aclose()

@@ -13,7 +13,10 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 SECRET_NAME = re.compile(r"(token|password|secret|api_?key|authorization|signature|credential)s?$", re.IGNORECASE)
 SECRET_TEXT = (
     (re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]+"), "Bearer [redacted]"),
-    (re.compile(r"(?i)([?&](?:x-amz-[a-z-]+|signature|awsaccesskeyid|token|sig|key)=)[^&\s\"']+"), r"\1[redacted]"),
+    (
+        re.compile(r"(?i)([?&](?:x-amz-[a-z-]+|signature|awsaccesskeyid|token|sig|key)=)[^&\s\"']+"),
+        r"\1[redacted]",
+    ),
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^:/@\s]*:)[^@/\s]+@"), r"\1[redacted]@"),
 )
 REDACTED = "[redacted]"
@@ -74,7 +77,11 @@ def configure(level: str = "info", log_format: LogFormat = "auto", **fields: Any
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("saq").setLevel(logging.WARNING if level.upper() == "INFO" else level.upper())
     structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

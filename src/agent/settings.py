@@ -58,13 +58,18 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("WORKER_MAX_JOBS", "PHAZE_WORKER_MAX_JOBS"),
         description="Ceiling on every lane's concurrency, and the concurrency of all-mode.",
     )
-    lane_analyze_concurrency: int = Field(4, ge=1, le=1000, description="Slots of the analyze lane (CPU: one core each).")
-    lane_fingerprint_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the fingerprint lane (CPU: one core each).")
+    lane_analyze_concurrency: int = Field(
+        4, ge=1, le=1000, description="Slots of the analyze lane (CPU: one core each)."
+    )
+    lane_fingerprint_concurrency: int = Field(
+        2, ge=1, le=1000, description="Slots of the fingerprint lane (CPU: one core each)."
+    )
     lane_meta_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the meta lane.")
     lane_io_concurrency: int = Field(4, ge=1, le=1000, description="Slots of the io lane.")
 
     redis_url: MaybeStr = Field(
-        None, description="Redis or Valkey server (redis://, rediss://, unix://); unset: `phaze up` starts its own."
+        None,
+        description="Redis or Valkey server (redis://, rediss://, unix://); unset: `phaze up` starts its own.",
     )
     hub_url: str = Field("http://127.0.0.1:8080", description="Where workers reach the hub.")
     hub_host: str = Field("127.0.0.1", description="The address on which the hub listens.")
@@ -75,13 +80,18 @@ class Settings(BaseSettings):
     )
 
     shutdown_grace: float = Field(
-        10.0, ge=0, le=3600, description="Seconds that running jobs get to finish at shutdown before they are handed back."
+        10.0,
+        ge=0,
+        le=3600,
+        description="Seconds that running jobs get to finish at shutdown before they are handed back.",
     )
     child_memory_mb: int = Field(
         4096, ge=128, description="Memory cap of one child process in MiB; a job that passes it fails alone."
     )
     child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
-    ffmpeg: MaybeStr = Field(None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH.")
+    ffmpeg: MaybeStr = Field(
+        None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
+    )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     log_format: Literal["auto", "console", "json"] = Field(
@@ -102,7 +112,9 @@ class Settings(BaseSettings):
     @classmethod
     def _usable_id(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", value):
-            raise ValueError("must be 1 to 63 letters, digits, dots, dashes or underscores, starting with a letter or digit")
+            raise ValueError(
+                "must be 1 to 63 letters, digits, dots, dashes or underscores, starting with a letter or digit"
+            )
         for lane in LANES:
             if value.endswith(f"-{lane}"):
                 raise ValueError(
@@ -114,7 +126,9 @@ class Settings(BaseSettings):
     @classmethod
     def _known_lane(cls, value: str | None) -> str | None:
         if value is not None and value not in LANES:
-            raise ValueError(f"is not a lane; the lanes are {', '.join(LANES)} (leave it unset to drain the base queue)")
+            raise ValueError(
+                f"is not a lane; the lanes are {', '.join(LANES)} (leave it unset to drain the base queue)"
+            )
         return value
 
     @field_validator("redis_url")
@@ -187,7 +201,9 @@ def _secret_file(name: str) -> str | None:
         return Path(path).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"{variable(name)}_FILE={path} cannot be read ({reason}); give the path of a readable file") from None
+        raise ConfigError(
+            f"{variable(name)}_FILE={path} cannot be read ({reason}); give the path of a readable file"
+        ) from None
 
 
 def _environment() -> Mapping[str, str | None]:
@@ -204,7 +220,10 @@ def unknown_variables() -> Iterator[tuple[str, str | None]]:
 
 def example() -> str:
     """The text of `.env.example`: every variable, commented out, with its meaning and default."""
-    lines = ["# phaze-agent: every variable with its default. Copy to .env and uncomment what you change.", ""]
+    lines = [
+        "# phaze-agent: every variable with its default. Copy to .env and uncomment what you change.",
+        "",
+    ]
     for name, field in Settings.model_fields.items():
         default = field.get_default(call_default_factory=False)
         shown = "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)

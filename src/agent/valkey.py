@@ -72,7 +72,7 @@ class Valkey:
         log = self.folder / "valkey.log"
         offset = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - starting takes a millisecond; only the wait is long
                 lifeline.command(str(get_binary_path()), "valkey.conf"),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

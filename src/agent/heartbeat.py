@@ -1,0 +1,92 @@
+"""The agent's sign of life: from one lane's worker, from a task of its own, never through a job slot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import httpx
+import structlog
+from redis.exceptions import RedisError
+
+from agent.throttle import OncePer
+
+if TYPE_CHECKING:
+    from saq.queue.redis import RedisQueue
+
+    from agent.settings import Settings
+
+log = structlog.get_logger()
+
+PERIOD = 30.0
+"""Seconds between beats."""
+
+PROBE_TIMEOUT = 3.0
+"""Seconds for the queue server to tell the lane's depth; a hung server must not delay a beat."""
+
+FAILED_PROBES = 3
+"""After so many in a row no beat is sent: alive means that the agent can work."""
+
+
+class Heartbeat:
+    """POSTs {agent_version, worker_pid, lane, queue_depth, hostname, started_at} every `PERIOD` seconds."""
+
+    def __init__(self, settings: Settings, queue: RedisQueue, token: str) -> None:
+        self._queue = queue
+        self._lane = settings.agent_lane
+        self._path = f"/api/agents/{settings.agent_id}/heartbeat"
+        self._client = httpx.AsyncClient(
+            base_url=settings.hub_url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(5.0),
+        )
+        self._started = time.time()
+        self._failed_probes = 0
+        self._complain = OncePer(60.0)
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            await self.beat()
+            await asyncio.sleep(PERIOD)
+
+    async def beat(self) -> bool:
+        """One beat; False if none was sent or the hub did not take it."""
+        depth = await self._depth()
+        if self._failed_probes >= FAILED_PROBES:
+            if self._complain():
+                log.warning("heartbeat.withheld", reason="the queue server does not answer")
+            return False
+        body = {
+            "agent_version": version("phaze-agent"),
+            "worker_pid": os.getpid(),
+            "lane": self._lane,
+            "queue_depth": depth,
+            "hostname": socket.gethostname(),
+            "started_at": self._started,
+        }
+        try:
+            (await self._client.post(self._path, json=body)).raise_for_status()
+        except httpx.HTTPError as error:
+            if self._complain():
+                log.warning("heartbeat.failed", error=str(error) or repr(error))
+            return False
+        return True
+
+    async def _depth(self) -> int | None:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT):
+                depth = await self._queue.count("queued")
+        except (RedisError, OSError, TimeoutError):
+            self._failed_probes += 1
+            return None
+        self._failed_probes = 0
+        return depth
+
+    async def close(self) -> None:
+        """Close the HTTP client."""
+        await self._client.aclose()

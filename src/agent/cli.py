@@ -1,0 +1,64 @@
+"""`phaze`: the commands. Each is imported only when it is called, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("agent.up:up", "Take folders of music through all lanes, with everything started for you."),
+    "tracks": ("agent.tracks:tracks", "Show the tracks in the catalogue."),
+    "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
+    "settings": ("agent.settings_command:settings", "Show every setting and its value."),
+    "worker": ("agent.worker:worker", "Run one lane's worker (PHAZE_AGENT_LANE)."),
+    "hub": ("agent.hub.server:hub", "Run the hub: catalogue, reconciler, pages."),
+}
+"""name -> ("module:command", one line of help)."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="phaze-agent", prog_name="phaze")
+def phaze() -> None:
+    """Lanes of work for machines that hold files: analysis, fingerprints, tags, transfers.
+
+    `phaze up ~/Music` starts all that is needed, does the job, and shows a table.
+    """
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Entry point. Expected errors end as one line.
+
+    Exit codes: 0 all well, 1 failed, 2 wrong use, 3 some files were rejected or are unfinished.
+    """
+    from agent.errors import UserError
+
+    try:
+        return phaze.main(args=args, prog_name="phaze")
+    except UserError as error:
+        click.echo(f"phaze: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

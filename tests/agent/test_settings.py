@@ -1,0 +1,108 @@
+"""Every variable means what it says, and a wrong one is named in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import ConfigError
+from agent.settings import VARIABLES, Settings, example, load_settings, unknown_variables
+from tests.conftest import REPO
+
+
+def test_defaults_are_the_designs() -> None:
+    settings = load_settings()
+    assert [settings.concurrency(lane) for lane in ("analyze", "fingerprint", "meta", "io")] == [4, 2, 2, 4]
+    assert settings.worker_max_jobs == 8
+    assert settings.agent_lane is None
+    assert settings.agent_heartbeat
+
+
+@pytest.mark.parametrize("name", ["WORKER_MAX_JOBS", "PHAZE_WORKER_MAX_JOBS"])
+def test_the_ceiling_clamps_a_lane_and_never_raises_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "3")
+    assert load_settings().concurrency("analyze") == 3
+    monkeypatch.setenv(name, "100")
+    assert load_settings().concurrency("analyze") == 4
+    assert load_settings().concurrency(None) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PHAZE_AGENT_LANE", "analyse", "PHAZE_AGENT_LANE=analyse is not a lane; the lanes are analyze"),
+        ("PHAZE_AGENT_ID", "box-analyze", "PHAZE_AGENT_ID=box-analyze must not end in -analyze"),
+        ("PHAZE_AGENT_ID", "a b", "PHAZE_AGENT_ID=a b must be 1 to 63 letters"),
+        ("WORKER_MAX_JOBS", "many", "WORKER_MAX_JOBS=many should be a valid integer"),
+        ("PHAZE_WORKER_MAX_JOBS", "0", "WORKER_MAX_JOBS=0 should be greater than or equal to 1"),
+        ("PHAZE_LANE_IO_CONCURRENCY", "0", "PHAZE_LANE_IO_CONCURRENCY=0 should be greater"),
+        ("PHAZE_LANE_META_CONCURRENCY", "2.5", "PHAZE_LANE_META_CONCURRENCY=2.5 should be a valid integer"),
+        ("PHAZE_HUB_PORT", "70000", "PHAZE_HUB_PORT=70000 should be less than or equal to 65535"),
+        ("PHAZE_REDIS_URL", "http://x", "PHAZE_REDIS_URL=http://x must start with redis://"),
+        ("PHAZE_LOG_LEVEL", "loud", "PHAZE_LOG_LEVEL=loud should be 'debug'"),
+        ("PHAZE_SHUTDOWN_GRACE", "nan", "PHAZE_SHUTDOWN_GRACE"),
+    ],
+)
+def test_a_bad_value_is_one_line_that_names_the_variable(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as error:
+        load_settings()
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")
+    assert load_settings() == load_settings()
+    assert load_settings().agent_lane is None
+
+
+def test_a_secret_comes_from_its_file_and_never_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret-value\n", "utf-8")
+    monkeypatch.setenv("PHAZE_AGENT_TOKEN_FILE", str(tmp_path / "token"))
+    settings = load_settings()
+    assert settings.agent_token is not None
+    assert settings.agent_token.get_secret_value() == "s3cret-value"
+    assert "s3cret-value" not in repr(settings)
+
+
+def test_a_secret_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAZE_AGENT_TOKEN_FILE", "/nowhere/token")
+    with pytest.raises(ConfigError, match=r"PHAZE_AGENT_TOKEN_FILE=/nowhere/token cannot be read \(No such file"):
+        load_settings()
+
+
+def test_dotenv_is_read_and_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".env").write_text("PHAZE_AGENT_ID=from-file\nPHAZE_LANE_IO_CONCURRENCY=7\nOTHER=1\n", "utf-8")
+    assert load_settings().agent_id == "from-file"
+    monkeypatch.setenv("PHAZE_AGENT_ID", "from-environment")
+    assert load_settings().agent_id == "from-environment"
+    assert load_settings().lane_knob("io") == 7
+
+
+def test_a_misspelt_variable_is_told_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAZE_LANE_ANALYSE_CONCURRENCY", "2")
+    monkeypatch.setenv("PHAZE_XYZZY", "2")
+    assert list(unknown_variables()) == [
+        ("PHAZE_LANE_ANALYSE_CONCURRENCY", "PHAZE_LANE_ANALYZE_CONCURRENCY"),
+        ("PHAZE_XYZZY", None),
+    ]
+
+
+def test_the_example_file_is_current_and_loads() -> None:
+    assert (REPO / ".env.example").read_text("utf-8") == example(), "run: phaze settings --example > .env.example"
+    uncommented = "\n".join(
+        line.removeprefix("#") for line in example().splitlines() if line.startswith("#") and line[1:2] not in (" ", "")
+    )
+    Path(".env").write_text(uncommented, "utf-8")
+    assert load_settings().model_copy(update={"data_dir": Path()}) == Settings().model_copy(update={"data_dir": Path()})
+
+
+@pytest.mark.parametrize(("lane", "beats"), [("analyze", True), ("fingerprint", False), ("meta", False), (None, False)])
+def test_only_the_analyze_lane_beats(lane: str | None, beats: bool) -> None:
+    assert load_settings(agent_lane=lane).beats is beats
+    assert not load_settings(agent_lane=lane, agent_heartbeat=False).beats

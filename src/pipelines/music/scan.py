@@ -178,13 +178,13 @@ def is_audio(path: bytes) -> bool:
     suffix = os.path.splitext(name)[1]  # noqa: PTH122 - bytes
     if suffix:
         return suffix.lower().decode("latin-1") in AUDIO_SUFFIXES
-    with open(path, "rb") as file:
+    with Path(os.fsdecode(path)).open("rb") as file:
         return looks_like_audio(file.read(HEAD_BYTES))
 
 
 def _take(chunk: Chunk, path: bytes) -> None:
     try:
-        with open(path, "rb") as file:
+        with Path(os.fsdecode(path)).open("rb") as file:
             before = os.fstat(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())

@@ -1,0 +1,87 @@
+"""What was done since a moment: jobs, time and the slowest by task; how the scans ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from agent.hub.schema import files, results, scans
+from pipelines.payload import display_path
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """One task's results since a moment. Seconds."""
+
+    service: str
+    jobs: int
+    wall: float
+    """From the first start to the last end."""
+    busy: float
+    """Sum over the jobs; more than `wall` where several ran side by side."""
+    slowest: float
+    slowest_path: str | None
+    """The file of the slowest job, for people."""
+
+
+def since(connection: sa.Connection, moment: float) -> list[TaskWork]:
+    """The work recorded after `moment` (Unix seconds), the busiest task first."""
+    seconds = results.c.finished_at - results.c.started_at
+    rows = connection.execute(
+        sa.select(
+            results.c.service,
+            sa.func.count().label("jobs"),
+            (sa.func.max(results.c.finished_at) - sa.func.min(results.c.started_at)).label("wall"),
+            sa.func.sum(seconds).label("busy"),
+            sa.func.max(seconds).label("slowest"),
+        )
+        .where(results.c.finished_at >= moment)
+        .group_by(results.c.service)
+        .order_by(sa.func.sum(seconds).desc())
+    ).all()
+    return [
+        TaskWork(row.service, row.jobs, row.wall, row.busy, row.slowest, _slowest_path(connection, row.service, moment))
+        for row in rows
+    ]
+
+
+def _slowest_path(connection: sa.Connection, service: str, moment: float) -> str | None:
+    path = connection.scalar(
+        sa.select(files.c.path)
+        .join(results, sa.cast(files.c.id, sa.Text) == results.c.record_id)
+        .where(results.c.service == service, results.c.finished_at >= moment)
+        .order_by((results.c.finished_at - results.c.started_at).desc())
+        .limit(1)
+    )
+    return None if path is None else display_path(path)
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """How one scan ended. `errors`: {"path" for people, "reason"}, the first hundred of `error_count`."""
+
+    root: str
+    state: str
+    reason: str | None
+    files: int
+    error_count: int
+    errors: list[dict[str, str]]
+
+
+def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
+    """The scans asked for after `moment` (Unix seconds) that have ended, oldest first."""
+    ended = scans.c.requested_at >= moment, scans.c.report.is_not(None)
+    rows = connection.execute(sa.select(scans).where(*ended).order_by(scans.c.requested_at))
+    found = []
+    for row in rows:
+        report = json.loads(row.report)
+        errors = [
+            {"path": display_path(str(error.get("path", ""))), "reason": str(error.get("reason", ""))}
+            for error in report.get("errors", [])
+        ]
+        count = int(report.get("error_count", len(errors)))
+        root = display_path(row.root)
+        found.append(ScanResult(root, row.state, row.reason, int(report.get("files", 0)), count, errors))
+    return found

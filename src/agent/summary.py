@@ -1,0 +1,146 @@
+"""What one `phaze up` did: the tracks, the lanes' work, what was rejected and what is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.display import duration_text, plural
+from agent.hub.catalogue import Catalogue
+from agent.hub.tracks import Track
+from agent.hub.work import ScanResult, TaskWork
+from agent.lanes import lane_for_task
+from agent.settings import Settings
+from agent.tracks import print_table, problem_text
+from pipelines.payload import display_path, encode_path
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run, for people and for machines. Seconds."""
+
+    tracks: list[Track]
+    work: list[TaskWork]
+    retrying: list[dict[str, Any]]
+    scans: list[ScanResult]
+    elapsed: float
+
+    @classmethod
+    def of(cls, settings: Settings, roots: Sequence[Path], *, since: float, status: Mapping[str, Any]) -> Summary:
+        """Read it from the catalogue: the tracks under `roots` (all without roots), the work since `since`."""
+        with Catalogue(settings.data_dir, read_only=True) as catalogue:
+            catalogue.compare_prints(at_once=True)
+            found = catalogue.tracks()
+            work = catalogue.work_since(since)
+            scans = catalogue.scans_since(since)
+        shown = [display_path(encode_path(root)) for root in roots]
+        if shown:
+            found = [track for track in found if any(_is_under(track.path, root) for root in shown)]
+        return cls(found, work, list(status.get("retrying", [])), scans, time.time() - since)
+
+    @property
+    def rejected(self) -> list[Track]:
+        """Tracks with a task that rejected them."""
+        return [track for track in self.tracks if any(row["outcome"] == "rejected" for row in track.problems)]
+
+    @property
+    def unfinished(self) -> list[Track]:
+        """Tracks that still wait for a result."""
+        return [track for track in self.tracks if track.pending]
+
+    @property
+    def scan_problems(self) -> list[tuple[str, str]]:
+        """(path, reason) of what scans could not read."""
+        lines = []
+        for scan in self.scans:
+            if scan.state != "done" and not scan.errors:
+                lines.append((scan.root, scan.reason or scan.state))
+            lines += [(error["path"], error["reason"]) for error in scan.errors]
+            if scan.error_count > len(scan.errors):
+                lines.append((scan.root, f"and {scan.error_count - len(scan.errors):,} more errors"))
+        return lines
+
+    @property
+    def left_over(self) -> bool:
+        """Whether some file was rejected, unread or is unfinished."""
+        return bool(self.rejected or self.unfinished or self.retrying or self.scan_problems)
+
+    @property
+    def audio_seconds(self) -> float:
+        """Length of all tracks together."""
+        return sum(track.duration or 0.0 for track in self.tracks)
+
+    @property
+    def file_jobs(self) -> int:
+        """Jobs about a file that were done in this run."""
+        return sum(row.jobs for row in self.work if row.service != "scan_directory")
+
+    def as_json(self) -> dict[str, Any]:
+        """The totals as one JSON object."""
+        return {
+            "tracks": len(self.tracks),
+            "rejected": len(self.rejected),
+            "unfinished": len(self.unfinished),
+            "retrying": self.retrying,
+            "scan_problems": [{"path": path, "reason": reason} for path, reason in self.scan_problems],
+            "audio_seconds": round(self.audio_seconds, 1),
+            "elapsed": round(self.elapsed, 1),
+            "work": [{"lane": lane_for_task(row.service), **asdict(row)} for row in self.work],
+        }
+
+    def print(self, most: int, cores: int) -> None:
+        """The table and a few lines under it, on standard output."""
+        import click
+
+        if self.tracks:
+            print_table(self.tracks[:most])
+        if len(self.tracks) > most:
+            click.echo(f"... and {len(self.tracks) - most:,} more: phaze tracks")
+        click.echo()
+        for line in self.lines(cores):
+            click.echo(line)
+
+    def lines(self, cores: int) -> list[str]:
+        """The run in words."""
+        minutes = self.audio_seconds / 60
+        lines = [
+            f"{plural(len(self.tracks), 'file')}, {minutes:.1f} minutes of audio, in {duration_text(self.elapsed)} "
+            f"on {plural(cores, 'core')}" + self._speed()
+        ]
+        for row in self.work:
+            slowest = f", slowest {row.slowest:.1f} s {Path(row.slowest_path).name}" if row.slowest_path else ""
+            lines.append(
+                f"  {lane_for_task(row.service):<12} {row.service:<22} {plural(row.jobs, 'job'):>10} in "
+                f"{duration_text(row.wall)} ({row.busy:.1f} s of work{slowest})"
+            )
+        if self.tracks and not self.file_jobs:
+            lines.append("nothing was analysed again: the content of every file is as it was")
+        for title, rows in (
+            ("rejected", [(track.path, problem_text(track)) for track in self.rejected]),
+            ("unfinished", [(track.path, problem_text(track)) for track in self.unfinished]),
+            ("retrying", [(str(row.get("path")), _retry_text(row)) for row in self.retrying]),
+            ("not read", self.scan_problems),
+        ):
+            if rows:
+                lines.append(f"{title}: {plural(len(rows), 'file')}")
+                lines += [f"  {path}: {why}" for path, why in rows[:20]]
+                if len(rows) > 20:
+                    lines.append(f"  ... and {len(rows) - 20:,} more")
+        return lines
+
+    def _speed(self) -> str:
+        analysed = [row for row in self.work if row.service == "process_file"]
+        if not analysed or self.elapsed < 1 or analysed[0].jobs < len(self.tracks):
+            return ""
+        return f" ({self.audio_seconds / self.elapsed:.0f}x real time)"
+
+
+def _is_under(path: str, root: str) -> bool:
+    return path == root or path.startswith(root if root.endswith("/") else f"{root}/")
+
+
+def _retry_text(row: Mapping[str, Any]) -> str:
+    return f"{row.get('task')} failed {plural(int(row.get('attempts') or 0), 'time')}: {row.get('error')}"

@@ -1,0 +1,151 @@
+"""`phaze tracks`: the catalogue's tracks as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from agent.display import duration_text, plural
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from agent.hub.tracks import Track
+
+CSV_COLUMNS = (
+    "id", "artist", "title", "duration", "bpm", "bpm_confidence", "key", "scale", "camelot",
+    "loudness", "danceability", "duplicates", "problems", "pending", "path",
+)  # fmt: skip
+
+SERVICE_WORDS = {
+    "process_file": "analysis",
+    "fingerprint_file": "fingerprint",
+    "extract_file_metadata": "tags",
+}
+"""How a task is called in a sentence about its result."""
+
+RULES = """BPM (confidence 0 to 5.3: over 3.5 is sure, under 1.5 a guess). Key with its Camelot code. LUFS: EBU R128
+integrated loudness. Dance: 0 to about 3. Dup: files with the same label are the same recording."""
+
+
+@click.command(epilog=RULES)
+@click.option("--bpm", default="", metavar="RANGE", help="120..128, 120.., ..128, or 128 (rounded).")
+@click.option("--key", default="", metavar="KEY", help="A Camelot code (8A) or a key (Am, F# major).")
+@click.option("--text", default="", metavar="WORDS", help="Words that must occur in artist, title, album or path.")
+@click.option("--problems", is_flag=True, help="Only tracks with something that did not end well.")
+@click.option(
+    "--sort", default="", metavar="COLUMN", help="artist, title, duration, bpm, key, loudness ...; -bpm descends."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=None, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
+def tracks(
+    bpm: str, key: str, text: str, problems: bool, sort: str, limit: int | None, as_json: bool, as_csv: bool
+) -> None:
+    """Show the tracks in the catalogue; works while `phaze up` runs, and after it."""
+    from agent.hub.catalogue import Catalogue
+    from agent.hub.tracks import BadFilter, TrackFilter
+    from agent.settings import load_settings
+
+    folder = load_settings().data_dir
+    try:
+        chosen = TrackFilter.parse(bpm=bpm, key=key, text=text, problems=problems)
+        with Catalogue(folder, read_only=True) as catalogue:
+            catalogue.compare_prints(at_once=True)
+            found = catalogue.tracks(chosen, sort=sort, limit=limit)
+            total = catalogue.count_tracks()
+    except BadFilter as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        click.echo(as_json_text(found))
+    elif as_csv:
+        click.echo(as_csv_text(found), nl=False)
+    else:
+        print_table(found)
+        rest = f" of {total:,}" if len(found) != total else ""
+        click.echo(f"{plural(len(found), 'track')}{rest}")
+
+
+def as_json_text(found: Sequence[Track]) -> str:
+    """A JSON list of all fields."""
+    return json.dumps([track.as_json() for track in found], indent=2, ensure_ascii=False)
+
+
+def as_csv_text(found: Sequence[Track]) -> str:
+    """CSV with a header; cells that a spreadsheet would run as a formula are quoted with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for track in found:
+        row = {**track.as_json(), "problems": problem_text(track), "pending": " ".join(track.pending)}
+        writer.writerow([_cell(row[name]) for name in CSV_COLUMNS])
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return "" if value is None else value
+
+
+def problem_text(track: Track) -> str:
+    """What did not end well, in words; what is still awaited, too."""
+    by_reason: dict[str, list[str]] = {}
+    for problem in track.problems:
+        service = SERVICE_WORDS.get(problem["service"], problem["service"])
+        by_reason.setdefault(f"{problem['outcome']}: {problem['reason']}", []).append(service)
+    said = [f"{', '.join(services)} {reason}" for reason, services in by_reason.items()]
+    if track.pending:
+        said.append("waiting for " + ", ".join(SERVICE_WORDS.get(service, service) for service in track.pending))
+    return "; ".join(said)
+
+
+def table_of(found: Sequence[Track]) -> Table:
+    """A rich table; cells are plain text, so that no tag can style or break it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("artist", overflow="ellipsis", no_wrap=True, max_width=24)
+    table.add_column("title", overflow="ellipsis", no_wrap=True, max_width=36)
+    for name in ("time", "BPM", "conf", "key", "", "LUFS", "dance"):
+        table.add_column(name, justify="left" if name in ("key", "") else "right", no_wrap=True)
+    table.add_column("dup", no_wrap=True)
+    problems = any(track.problems or track.pending for track in found)
+    if problems:
+        table.add_column("problem", overflow="fold", min_width=20)
+    for track in found:
+        cells = [
+            Text(track.artist or ""),
+            Text(track.title),
+            Text(duration_text(track.duration)),
+            Text(_number(track.bpm, 1)),
+            Text(_number(track.bpm_confidence, 1), style="" if (track.bpm_confidence or 0) >= 1.5 else "dim"),
+            Text(f"{track.key} {track.scale}" if track.key else ""),
+            Text(track.camelot or "", style="cyan"),
+            Text(_number(track.loudness, 1)),
+            Text(_number(track.danceability, 2)),
+            Text(track.duplicates or "", style="magenta"),
+        ]
+        if problems:
+            cells.append(Text(problem_text(track), style="red"))
+        table.add_row(*cells)
+    return table
+
+
+def print_table(found: Sequence[Track]) -> None:
+    """The table on standard output, as wide as the terminal (or 140 columns where there is none)."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    console.print(table_of(found))
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

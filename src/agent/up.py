@@ -1,0 +1,168 @@
+"""`phaze up`: folders of music in, a table of tracks out, with everything in between started and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import psutil
+
+from agent.display import plural
+from agent.embedded import Fleet
+from agent.errors import UserError
+from agent.progress import JsonView, PlainView, TerminalView, View
+from agent.settings import Settings, load_settings, unknown_variables
+from pipelines.payload import encode_path
+
+POLL = 0.25
+"""Seconds between two looks at the hub's status."""
+
+TABLE_ROWS = 200
+"""Most tracks printed at the end; `phaze tracks` shows all."""
+
+ALL_WELL, INTERRUPTED, LEFT_OVER = 0, 130, 3
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="End when every job is settled or past its third retry.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON event a line, for machines.")
+@click.option("--samples", is_flag=True, help="Use a small sample set that is synthesised on the spot.")
+def up(paths: tuple[Path, ...], once: bool, as_json: bool, samples: bool) -> None:
+    """Take folders (or files) of music through all lanes.
+
+    Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane. Ctrl-C ends
+    all of it; what is done stays done, and the next start goes on. Exit code 3: some files were rejected or are left.
+    """
+    settings = load_settings()
+    view = _view(as_json)
+    for name, near in unknown_variables():
+        view.note(f"warning: {name} is not a variable that phaze reads{f'; did you mean {near}?' if near else ''}")
+    roots = [_root(path) for path in paths]
+    if samples:
+        roots.append(_sample_set(settings, view))
+    if not roots and once:
+        raise click.UsageError("nothing to do: give a folder of music, or --samples")
+    try:
+        code = asyncio.run(Run(settings, roots, once=once, view=view).go())
+    finally:
+        view.close()
+    sys.exit(code)
+
+
+def _view(as_json: bool) -> View:
+    if as_json:
+        return JsonView()
+    return TerminalView() if sys.stderr.isatty() else PlainView()
+
+
+def _root(path: Path) -> Path:
+    absolute = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - resolve() would follow a linked music folder
+    if not absolute.exists():
+        raise UserError(f"{path} does not exist; give a folder of music, or one file")
+    if not os.access(absolute, os.R_OK):
+        raise UserError(f"{path} cannot be read by this user; change its permissions, or run as another user")
+    return absolute
+
+
+def _sample_set(settings: Settings, view: View) -> Path:
+    from pipelines.music.samples import write_samples
+
+    folder = settings.data_dir / "samples"
+    made = write_samples(folder)
+    view.note(f"sample set: {plural(len(made), 'file')} in {folder}")
+    return folder
+
+
+class Run:
+    """One `phaze up`, from start to exit code."""
+
+    def __init__(self, settings: Settings, roots: list[Path], *, once: bool, view: View) -> None:
+        self.settings = settings
+        self.roots = roots
+        self.once = once
+        self.view = view
+        self.started = time.time()
+        self._stop = asyncio.Event()
+        self._fleet = Fleet(settings, view.note)
+
+    async def go(self) -> int:
+        """Start, scan, follow, report."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt)
+        main = asyncio.current_task()
+        async with self._fleet as fleet:
+            slots = ", ".join(f"{lane} {count}" for lane, count in fleet.slots.items())
+            self.view.note(f"hub on {fleet.hub_url} · slots: {slots} · data in {fleet.data}")
+            headers = {"Authorization": f"Bearer {fleet.token}"}
+            async with httpx.AsyncClient(base_url=fleet.hub_url, headers=headers, timeout=10.0) as client:
+                if self.roots:
+                    await self._request_scans(client)
+                status = await self._follow(client)
+            assert main is not None
+            if not self._stop.is_set():
+                self.view.close()
+        return await asyncio.to_thread(self._report, status)
+
+    def _interrupt(self) -> None:
+        if self._stop.is_set():
+            self.view.note("ending everything now")
+            self._fleet.kill()
+            return
+        grace = self.settings.shutdown_grace
+        self.view.note(f"stopping; running jobs get {grace:.0f} s to finish (once more to end at once)")
+        self._stop.set()
+
+    async def _request_scans(self, client: httpx.AsyncClient) -> None:
+        body = {"agent_id": self.settings.agent_id, "roots": [encode_path(root) for root in self.roots]}
+        response = await client.post("/api/scans", json=body)
+        if response.status_code != httpx.codes.OK:
+            raise UserError(f"the hub did not take the scan ({response.status_code}): {response.text[:300]}")
+
+    async def _follow(self, client: httpx.AsyncClient) -> dict[str, Any]:
+        """Show progress until stopped, or with `once` until nothing is left to wait for. Returns the last status."""
+        status: dict[str, Any] = {}
+        told = False
+        while not self._stop.is_set():
+            try:
+                response = await client.get("/api/status")
+                response.raise_for_status()
+                status = response.json()
+                self.view.update(status)
+            except httpx.HTTPError:
+                pass  # the hub is being restarted; the supervisor has said so
+            else:
+                if status["settled_or_retrying"] and self.once:
+                    break
+                if status["idle"] and not told and not self.once:
+                    told = True
+                    self.view.note("all done; the page stays up until Ctrl-C (`phaze tracks` shows the table)")
+                told = told and bool(status["idle"])
+            try:
+                await asyncio.wait_for(self._stop.wait(), POLL)
+            except TimeoutError:
+                continue
+        return status
+
+    def _report(self, status: dict[str, Any]) -> int:
+        """Print the table and what the run did; the exit code."""
+        from agent.summary import Summary
+
+        summary = Summary.of(self.settings, self.roots, since=self.started, status=status)
+        if isinstance(self.view, JsonView):
+            for track in summary.tracks:
+                self.view.emit("track", **track.as_json())
+            self.view.emit("summary", **summary.as_json())
+        elif self.once or self._stop.is_set():
+            summary.print(TABLE_ROWS, psutil.cpu_count() or 1)
+        if self._stop.is_set():
+            return INTERRUPTED
+        return LEFT_OVER if summary.left_over else ALL_WELL

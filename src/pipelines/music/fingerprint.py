@@ -1,6 +1,6 @@
 """fingerprint_file: the Chromaprint of a whole file and the sha256 of its bytes.
 
-Recordings are compared in `prints`; nothing numeric is imported here.
+Recordings are compared in `prints` and grouped in `duplicates`; nothing numeric is imported here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
 from pipelines.errors import InputRejected
+from pipelines.music.duplicates import PrintLike, duplicate_groups
 from pipelines.music.ffmpeg import ffmpeg_path, ffmpeg_version, input_arguments, regular_file
 from pipelines.music.limits import decode_budget, decode_seconds, is_short
-from pipelines.music.prints import Match, PrintLike, compare, duplicate_groups, encode_items
+from pipelines.music.prints import Match, compare, encode_items
 from pipelines.music.probe import probe
 from pipelines.music.stream import SIDE, FfmpegStream
 from pipelines.payload import FilePayload, TaskResult, decode_path

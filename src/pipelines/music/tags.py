@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipelines.music.text import clean
 
@@ -28,6 +28,18 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "key": ("tkey", "initialkey", "wm/initialkey", "key"),
     "isrc": ("tsrc", "isrc", "wm/isrc"),
 }
+
+FORMATS = {
+    "oggvorbis": ("ogg", "vorbis"),
+    "oggopus": ("ogg", "opus"),
+    "oggflac": ("ogg", "flac"),
+    "oggspeex": ("ogg", "speex"),
+    "oggtheora": ("ogg", "theora"),
+    "wave": ("wav", "pcm"),
+    "aiff": ("aiff", "pcm"),
+    "mp4": ("mp4", "aac"),
+}
+"""mutagen's class -> container and codec, where its class says both. The file's own codec name goes before."""
 
 MOST_TAGS = 200
 MOST_VALUES = 20
@@ -65,20 +77,33 @@ class Tags:
 
 def read_tags(path: Path) -> Tags | None:
     """The tags of one file; None if mutagen does not know the format. Raises BadTags, and OSError of the file."""
+    try:
+        return _read(path, path.name)
+    except BadTags:
+        return _read(path, "")  # the name misled it: an MP3 that is called .flac
+
+
+def _read(path: Path, name: str) -> Tags | None:
     import mutagen
 
     try:
         with path.open("rb") as file:
-            found = mutagen.File(file)
+            found = mutagen.File(_Named(file, name))
             return None if found is None else _collect(found)
     except OSError:
         raise
-    except mutagen.MutagenError as error:
+    except Exception as error:
         if isinstance(error.__context__, OSError) and error.__context__.errno is not None:
             raise error.__context__ from error
         raise BadTags(f"{type(error).__name__}: {error}") from error
-    except Exception as error:
-        raise BadTags(f"{type(error).__name__}: {error}") from error
+
+
+class _Named:
+    """An open file under another name: mutagen judges by suffix as well as by content."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.name = name
+        self.read, self.seek, self.tell = file.read, file.seek, file.tell
 
 
 def short_name(key: str) -> str:
@@ -94,12 +119,13 @@ def _collect(found: Any) -> Tags:
     tags = Tags(
         container=type(found).__name__.lower(),
         duration=_positive(getattr(info, "length", None)),
-        bit_rate=_whole(getattr(info, "bitrate", None)),
-        sample_rate=_whole(getattr(info, "sample_rate", None)),
-        channels=_whole(getattr(info, "channels", None)),
+        bit_rate=_whole(getattr(info, "bitrate", None), 1_000_000_000),
+        sample_rate=_whole(getattr(info, "sample_rate", None), 50_000_000),
+        channels=_whole(getattr(info, "channels", None), 1_000),
     )
-    codec = getattr(info, "codec", None) or getattr(info, "codec_name", None)
-    tags.codec = clean(str(codec)) if codec else None
+    tags.container, tags.codec = FORMATS.get(tags.container, (tags.container, tags.container))
+    if named := getattr(info, "codec", None) or getattr(info, "codec_name", None):
+        tags.codec = clean(str(named))
     tags.has_cover = bool(getattr(found, "pictures", None))
     room = MOST_CHARACTERS
     for key, value in _items(found.tags):
@@ -157,6 +183,6 @@ def _positive(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) and value > 0 else None
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: Any, most: int) -> int | None:
     number = _positive(value)
-    return int(number) if number is not None and 1 <= number < 1 << 53 else None
+    return int(number) if number is not None and 1 <= number <= most else None

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from agent.redis_client import connect
 from agent.valkey import Valkey
+from tests.control_plane import ControlPlane, serve
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -50,3 +51,10 @@ async def redis(valkey_url: str) -> AsyncIterator[Redis]:
     client = connect(valkey_url)
     yield client
     await client.aclose()
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[ControlPlane]:
+    """A scripted control plane on a real socket."""
+    async with serve() as running:
+        yield running

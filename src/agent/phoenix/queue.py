@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
 
 from saq.queue.redis import RedisQueue
 
@@ -34,10 +35,18 @@ class LaneQueue(RedisQueue):
     def __init__(self, *args: Any, functions: dict[str, Task], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._functions = functions
+        self.waiting: set[asyncio.Task[Any]] = set()
+        """The worker's slots that wait for a job right now."""
 
     async def dequeue(self, timeout: float = 0.0, poll_interval: float = 0.0) -> Job | None:
         """The next job, with its time-out, sign of life and retries as its task wants them."""
-        job = await super().dequeue(timeout, poll_interval)
+        slot = asyncio.current_task()
+        if slot is not None:
+            self.waiting.add(slot)
+        try:
+            job = await super().dequeue(timeout, poll_interval)
+        finally:
+            self.waiting.discard(cast("asyncio.Task[Any]", slot))
         if job is not None and (function := self._functions.get(job.function)) is not None:
             job.retries = RETRIES
             job.heartbeat = int(KEEPALIVE * 3)

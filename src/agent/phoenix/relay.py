@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -34,6 +35,8 @@ MAX_BACKOFF = 30.0
 REFUSED_KEPT = 10_000
 """Entries that the control plane would not take, kept for the operator, newest last."""
 
+TOO_LARGE = "too large for the control plane"
+
 
 class Refused(Exception):
     """The control plane refuses the request as a whole; nothing was acknowledged."""
@@ -54,6 +57,7 @@ class Relay:
         self._path = f"/api/agents/{agent_id}/results"
         self._called = asyncio.Event()
         self._complain = OncePer(60.0)
+        self._most = BATCH_ENTRIES
         self.delivered = 0
 
     def wake(self) -> None:
@@ -90,40 +94,63 @@ class Relay:
 
     async def deliver_batch(self) -> bool:
         """Send one batch; True if there may be more. Entries leave the outbox only once they are acknowledged."""
-        rows = await self._redis.xrange(self._stream, count=BATCH_ENTRIES)
+        batch = await self._next_batch()
+        if not batch:
+            return False
+        refusals = {index: "not JSON" for index, (_, raw) in enumerate(batch) if not _is_json(raw)}
+        sent = [index for index in range(len(batch)) if index not in refusals]
+        if sent:
+            answer = await self._post([batch[index][1] for index in sent])
+            if answer is None and len(batch) > 1:
+                self._most = max(1, len(batch) // 2)
+                return True
+            refusals |= {0: TOO_LARGE} if answer is None else {sent[index]: reason for index, reason in answer.items()}
+        self._most = min(self._most * 2, BATCH_ENTRIES)
+        async with self._redis.pipeline(transaction=True) as pipe:
+            for index, reason in refusals.items():
+                fields: dict[Any, Any] = {"reason": reason, ENTRY_FIELD: batch[index][1]}
+                pipe.xadd(self._refused, fields, maxlen=REFUSED_KEPT, approximate=True)
+            pipe.xdel(self._stream, *(row_id for row_id, _ in batch))
+            await pipe.execute()
+        for reason in refusals.values():
+            log.error("relay.refused", reason=reason, kept_in=self._refused)
+        self.delivered += len(batch) - len(refusals)
+        return True
+
+    async def _next_batch(self) -> list[tuple[bytes, bytes]]:
+        """(stream id, raw entry) of the oldest entries, within the bounds of a batch."""
         batch: list[tuple[bytes, bytes]] = []
         size = 0
-        for row_id, fields in rows:
-            raw = fields.get(ENTRY_FIELD, b"null")
+        for row_id, fields in await self._redis.xrange(self._stream, count=self._most):
+            raw = fields.get(ENTRY_FIELD, b"")
             if batch and size + len(raw) > BATCH_BYTES:
                 break
             batch.append((row_id, raw))
             size += len(raw)
-        if not batch:
-            return False
-        refusals = await self._post([raw for _, raw in batch])
-        async with self._redis.pipeline(transaction=True) as pipe:
-            for index, reason in refusals.items():
-                fields = {"reason": reason, ENTRY_FIELD: batch[index][1]}
-                pipe.xadd(self._refused, fields, maxlen=REFUSED_KEPT, approximate=True)
-                log.error("relay.refused", reason=reason, kept_in=self._refused)
-            pipe.xdel(self._stream, *(row_id for row_id, _ in batch))
-            await pipe.execute()
-        self.delivered += len(batch) - len(refusals)
-        return True
+        return batch
 
-    async def _post(self, entries: list[bytes]) -> dict[int, str]:
-        """index -> reason of the entries that were refused one by one."""
+    async def _post(self, entries: list[bytes]) -> dict[int, str] | None:
+        """index -> reason of the entries that were refused one by one; None if they are too large together."""
         # Spliced, not decoded and encoded again: what was settled is what arrives.
         body = b'{"entries":[' + b",".join(entries) + b"]}"
         response = await self._client.post(self._path, content=body, headers={"Content-Type": "application/json"})
-        if response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE and len(entries) == 1:
-            return {0: "too large for the control plane"}
+        if response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+            return None
         if response.status_code != httpx.codes.OK:
             raise Refused(f"{self._client.base_url} answered {response.status_code}: {response.text[:200]}")
-        answer: dict[str, Any] = response.json()
-        return {int(row["index"]): str(row["reason"]) for row in answer.get("refused", [])}
+        try:
+            rows = response.json()["refused"]
+            return {int(row["index"]): str(row["reason"]) for row in rows}
+        except (ValueError, TypeError, KeyError):
+            raise Refused(f"{self._client.base_url} answered no list of refusals: {response.text[:200]}") from None
 
     async def close(self) -> None:
         """Close the HTTP client."""
         await self._client.aclose()
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        return isinstance(json.loads(raw), dict)
+    except ValueError:
+        return False

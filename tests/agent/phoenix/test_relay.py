@@ -1,0 +1,143 @@
+"""What was settled reaches the control plane, whatever happens on the way, and stays until it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from agent.phoenix.outbox import Entry, outbox_key, refused_key
+from agent.phoenix.relay import Relay
+from agent.phoenix.settle import hand_over
+from tests.control_plane import ControlPlane, refuse, status
+
+QUEUE = "phaze-agent-test-meta"
+
+
+def entry(record_id: str, **fields: object) -> Entry:
+    values = {"service": "extract_file_metadata", "record_id": record_id, "version": "v1", "token": 1}
+    return Entry.model_validate({**values, "outcome": "done", "result": {"title": "É\u2028 \U0001f3b5"}, **fields})
+
+
+@pytest.fixture
+async def relay(redis: Redis, plane: ControlPlane) -> AsyncIterator[Relay]:
+    relay = Relay(redis, QUEUE, hub_url=plane.url, agent_id="test", token="t0ken")
+    yield relay
+    await relay.close()
+
+
+async def put(redis: Redis, *records: str, **fields: object) -> None:
+    for record in records:
+        await hand_over(redis, QUEUE, entry(record, **fields))
+
+
+async def test_entries_arrive_in_order_with_the_agents_token_and_then_leave_the_outbox(
+    redis: Redis, plane: ControlPlane, relay: Relay
+) -> None:
+    await put(redis, "1", "2", "3")
+    assert await relay.drain(10)
+    assert [e["record_id"] for e in plane.entries] == ["1", "2", "3"]
+    assert plane.entries[0] == json.loads(entry("1").model_dump_json())
+    assert plane.requests[0]["authorization"] == "Bearer t0ken"
+    assert await redis.xlen(outbox_key(QUEUE)) == 0
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 429, 500, 503])
+async def test_an_error_acknowledges_nothing(redis: Redis, plane: ControlPlane, relay: Relay, code: int) -> None:
+    await put(redis, "1", "2")
+    plane.answers = [status(code, "no")]
+    assert not await relay.drain(10)
+    assert await redis.xlen(outbox_key(QUEUE)) == 2
+    assert await relay.drain(10)
+    assert [e["record_id"] for e in plane.entries] == ["1", "2"]
+
+
+async def test_an_answer_that_makes_no_sense_acknowledges_nothing(
+    redis: Redis, plane: ControlPlane, relay: Relay
+) -> None:
+    await put(redis, "1")
+    plane.answers = [status(200, "<html>a proxy's page</html>"), status(200, '["?"]'), status(200, '{"refused": [7]}')]
+    for _ in range(3):
+        assert not await relay.drain(10)
+    assert await redis.xlen(outbox_key(QUEUE)) == 1
+
+
+async def test_a_refused_entry_is_kept_with_its_reason_and_the_others_go_on(
+    redis: Redis, plane: ControlPlane, relay: Relay
+) -> None:
+    await put(redis, "1", "bad", "3")
+    plane.answers = [refuse(lambda e: e["record_id"] == "bad", "no such record")]
+    assert await relay.drain(10)
+    assert [e["record_id"] for e in plane.entries] == ["1", "3"]
+    ((_, kept),) = await redis.xrange(refused_key(QUEUE))
+    assert kept[b"reason"] == b"no such record"
+    assert json.loads(kept[b"entry"])["record_id"] == "bad"
+    assert await redis.xlen(outbox_key(QUEUE)) == 0
+
+
+async def test_a_batch_too_large_for_the_control_plane_is_halved_down_to_the_one(
+    redis: Redis, plane: ControlPlane, relay: Relay
+) -> None:
+    await put(redis, *map(str, range(5)))
+    await put(redis, "huge", result={"text": "x" * 100_000})
+    await put(redis, "after")
+
+    def too_large(body: dict[str, object]) -> bool:
+        return len(json.dumps(body)) > 50_000
+
+    plane.limit = too_large
+    assert await relay.drain(10)
+    assert [e["record_id"] for e in plane.entries] == ["0", "1", "2", "3", "4", "after"]
+    ((_, kept),) = await redis.xrange(refused_key(QUEUE))
+    assert json.loads(kept[b"entry"])["record_id"] == "huge"
+
+
+async def test_ten_thousand_entries_go_in_bounded_batches(redis: Redis, plane: ControlPlane, relay: Relay) -> None:
+    async with redis.pipeline(transaction=False) as pipe:
+        for i in range(2_000):
+            pipe.xadd(outbox_key(QUEUE), {b"entry": entry(str(i)).model_dump_json()})
+        await pipe.execute()
+    assert await relay.drain(60)
+    assert [int(e["record_id"]) for e in plane.entries] == list(range(2_000))
+    assert max(len(request["entries"]) for request in plane.requests) <= 200
+
+
+async def test_an_entry_nobody_can_decode_does_not_stop_the_others(
+    redis: Redis, plane: ControlPlane, relay: Relay
+) -> None:
+    await redis.xadd(outbox_key(QUEUE), {b"entry": b"{not json"})
+    await redis.xadd(outbox_key(QUEUE), {b"other": b"field"})
+    await put(redis, "1")
+    assert await relay.drain(10)
+    assert [e["record_id"] for e in plane.entries] == ["1"]
+    assert await redis.xlen(refused_key(QUEUE)) == 2
+
+
+async def test_the_loop_delivers_on_a_call_and_survives_a_control_plane_that_comes_late(redis: Redis) -> None:
+    from tests.control_plane import serve
+
+    async with serve() as plane:
+        url = plane.url
+    relay = Relay(redis, QUEUE, hub_url=url, agent_id="test", token="t")  # nobody listens there any more
+    running = asyncio.create_task(relay.run())
+    await put(redis, "1")
+    relay.wake()
+    await asyncio.sleep(0.5)
+    assert not running.done()
+    assert await redis.xlen(outbox_key(QUEUE)) == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await relay.close()
+
+
+async def test_the_loop_delivers_at_once_when_called(redis: Redis, plane: ControlPlane, relay: Relay) -> None:
+    running = asyncio.create_task(relay.run())
+    await asyncio.sleep(0.2)
+    await put(redis, "1")
+    relay.wake()
+    await plane.until(lambda: len(plane.entries) == 1, within=3.0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,74 @@
+"""Tasks for tests of the engine, and a worker process that runs them: `python -m tests.agent.tasks`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from agent import lanes
+from pipelines.context import Policy, TaskContext, task
+from pipelines.errors import InputRejected, RecordNotFoundError
+from pipelines.payload import Payload, TaskResult
+from tests.agent import child_functions as work
+
+
+class Wish(Payload):
+    """What a test wants to happen."""
+
+    do: str = "echo"
+    seconds: float = 0.0
+    note: str = ""
+    """A file to which each start appends a line."""
+
+
+class Echo(TaskResult):
+    """What happened."""
+
+    text: str = ""
+
+
+@task(Policy(timeout=lambda payload: 30.0))
+async def wish(ctx: TaskContext, payload: Wish) -> Echo:
+    """Do as the payload says."""
+    if payload.note:
+        with Path(payload.note).open("a", encoding="utf-8") as note:
+            note.write(f"{ctx.record_id} {time.time()}\n")
+    match payload.do:
+        case "echo":
+            return Echo(text=payload.version)
+        case "partial":
+            return Echo(outcome="partial", reason="half of it", text="ha")
+        case "reject":
+            raise InputRejected("too-short", "0.2 s")
+        case "lose":
+            raise RecordNotFoundError("gone.mp3")
+        case "fail":
+            raise ConnectionError("the store is away")
+        case "crash":
+            await ctx.child(work.crash)
+        case "spin":
+            await ctx.child(work.spin)
+        case "eat":
+            await ctx.child(work.eat_memory)
+        case "parts":
+            for text in ("one", "two"):
+                await ctx.report(Echo(text=text))
+        case "nap":
+            await asyncio.sleep(payload.seconds)
+        case "child-nap":
+            await ctx.child(work.nap, payload.seconds)
+    return Echo(text=payload.do)
+
+
+def register() -> None:
+    """Put `wish` on the meta lane of this process."""
+    lanes.LANE_TASKS["meta"]["wish"] = "tests.agent.tasks:wish"
+    lanes.AGENT_TASKS["wish"] = "tests.agent.tasks:wish"
+
+
+if __name__ == "__main__":
+    from agent.worker import worker
+
+    register()
+    worker()

@@ -1,0 +1,231 @@
+"""A lane's worker as people run it: a process of its own, on a real queue, killed for real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from redis.asyncio import Redis
+from saq.job import Job, Status
+from saq.queue.redis import RedisQueue
+
+from agent.errors import ConfigError
+from agent.lanes import queue_name
+from agent.settings import load_settings
+from agent.worker import LaneWorker
+from tests.conftest import REPO
+from tests.control_plane import ControlPlane
+
+AGENT = "test"
+
+
+class Process:
+    """A worker process, its log, and the queue it works on."""
+
+    def __init__(self, redis: Redis, url: str, plane: ControlPlane, log: Path) -> None:
+        self.queue = RedisQueue(redis, name=queue_name(AGENT, "meta"))
+        self.log = log
+        self._plane = plane
+        self._url = url
+        self.running: list[asyncio.subprocess.Process] = []
+
+    async def start(self, lane: str | None = "meta", module: str = "tests.agent.tasks", **env: str) -> int:
+        environment = {
+            **os.environ,
+            "PHAZE_REDIS_URL": self._url,
+            "PHAZE_HUB_URL": self._plane.url,
+            "PHAZE_AGENT_ID": AGENT,
+            "PHAZE_AGENT_TOKEN": "t0ken",
+            "PHAZE_LOG_FORMAT": "json",
+            "PHAZE_SHUTDOWN_GRACE": "5",
+            "PYTHONPATH": str(REPO),
+            **({"PHAZE_AGENT_LANE": lane} if lane else {}),
+            **env,
+        }
+        arguments = [] if module.startswith("tests") else ["worker"]
+        with self.log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", module, *arguments, env=environment, stdout=output, stderr=output
+            )
+        self.running.append(process)
+        await self.until(lambda: any(line["event"] == "worker.started" for line in self.lines()))
+        return process.pid
+
+    def lines(self) -> list[dict[str, Any]]:
+        rows = self.log.read_text("utf-8").splitlines() if self.log.exists() else []
+        return [json.loads(row) for row in rows if row.startswith("{")]
+
+    async def until(self, condition: Any, within: float = 30.0) -> None:
+        deadline = time.monotonic() + within
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {within} s; the log: {self.log.read_text('utf-8')[-3000:]}"
+            await asyncio.sleep(0.05)
+
+    async def wish(self, key: str, **wishes: Any) -> Job | None:
+        return await self.queue.enqueue("wish", key=f"wish:{key}", version="v1", **wishes)
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
+        """Seconds until all are gone."""
+        started = time.monotonic()
+        for process in self.running:
+            if process.returncode is None:
+                process.send_signal(number)
+        for process in self.running:
+            await asyncio.wait_for(process.wait(), 60)
+        return time.monotonic() - started
+
+
+@pytest.fixture
+async def worker(redis: Redis, valkey_url: str, plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Process]:
+    process = Process(redis, valkey_url, plane, tmp_path / "worker.log")
+    yield process
+    await process.stop(signal.SIGKILL)
+
+
+def test_a_missing_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"PHAZE_REDIS_URL is not set; .*phaze up"):
+        LaneWorker(load_settings(agent_lane="meta"))
+    with pytest.raises(ConfigError, match=r"PHAZE_AGENT_TOKEN is not set; .*PHAZE_AGENT_TOKEN_FILE"):
+        LaneWorker(load_settings(agent_lane="meta", redis_url="redis://127.0.0.1:1"))
+
+
+async def test_the_start_line_says_lane_slots_and_clamp(worker: Process) -> None:
+    await worker.start(lane="io", module="agent.cli", WORKER_MAX_JOBS="3")
+    (line,) = [line for line in worker.lines() if line["event"] == "worker.started"]
+    assert (line["lane"], line["concurrency"], line["knob"], line["ceiling"]) == ("io", 3, 4, 3)
+    assert line["clamped"]
+    assert line["queue"] == "phaze-agent-test-io"
+    assert line["tasks"] == ["push_file", "s3_upload"]
+    assert not line["heartbeat"]
+
+
+async def test_all_mode_works_on_the_base_queue_with_every_task(worker: Process) -> None:
+    await worker.start(lane=None, module="agent.cli")
+    (line,) = [line for line in worker.lines() if line["event"] == "worker.started"]
+    assert (line["lane"], line["queue"], line["concurrency"]) == ("all", "phaze-agent-test", 8)
+    assert len(line["tasks"]) == 8
+
+
+async def test_a_plain_producers_job_is_done_and_delivered_once(worker: Process, plane: ControlPlane) -> None:
+    await worker.start()
+    job = await worker.wish("1")
+    assert job is not None
+    assert (job.timeout, job.retries) == (10, 1), "a plain SAQ producer leaves its defaults"
+    await plane.until(lambda: len(plane.entries) == 1)
+    assert plane.entries[0]["result"]["text"] == "v1"
+    await job.refresh(until_complete=5)
+    assert job.status is Status.COMPLETE
+    assert job.result["text"] == "v1"
+
+
+async def test_a_tasks_own_time_beats_saqs_ten_seconds(worker: Process, plane: ControlPlane) -> None:
+    await worker.start()
+    await worker.wish("1", do="nap", seconds=11.0)
+    await plane.until(lambda: len(plane.entries) == 1)
+    assert plane.entries[0]["attempts"] == 1
+
+
+async def test_a_failure_is_scheduled_again_with_its_reason(worker: Process) -> None:
+    await worker.start()
+    job = await worker.wish("1", do="fail")
+    assert job is not None
+    started = time.time()
+    await worker.until(lambda: any(line["event"] == "job.failed" for line in worker.lines()))
+    for _ in range(100):
+        await job.refresh()
+        if job.status is Status.QUEUED:
+            break
+        await asyncio.sleep(0.05)
+    assert job.attempts == 1
+    assert "the store is away" in (job.error or "")
+    due = await worker.queue.redis.zscore(worker.queue.namespace("incomplete"), job.id)
+    assert due is not None
+    assert 1.0 <= float(due) - started <= 8.0
+
+
+@pytest.mark.parametrize("do", ["crash", "eat"])
+async def test_a_childs_death_fails_its_job_and_nothing_else(worker: Process, plane: ControlPlane, do: str) -> None:
+    pid = await worker.start(PHAZE_CHILD_MEMORY_MB="256")
+    await worker.wish("bad", do=do)
+    await worker.until(lambda: any(line["event"] == "job.failed" for line in worker.lines()))
+    await worker.wish("good")
+    await plane.until(lambda: [entry["record_id"] for entry in plane.entries] == ["good"])
+    assert psutil.pid_exists(pid)
+
+
+async def test_a_killed_workers_job_is_taken_over_by_another(worker: Process, plane: ControlPlane) -> None:
+    pid = await worker.start()
+    await worker.wish("1", do="child-nap", seconds=600.0)
+    await worker.until(lambda: any(line["event"] == "job.claimed" for line in worker.lines()))
+    await asyncio.sleep(0.5)
+    child_pids = [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    assert child_pids
+    os.kill(pid, signal.SIGKILL)
+    await worker.running[0].wait()
+    await worker.until(lambda: not any(map(psutil.pid_exists, child_pids)), within=10)
+    await worker.start()
+    await worker.until(lambda: len([line for line in worker.lines() if line["event"] == "job.claimed"]) == 2, within=60)
+    assert plane.entries == []
+
+
+async def test_sigterm_lets_a_running_job_finish_and_takes_no_new_one(worker: Process, plane: ControlPlane) -> None:
+    await worker.start(PHAZE_LANE_META_CONCURRENCY="1")
+    await worker.wish("long", do="nap", seconds=2.0)
+    await worker.until(lambda: any(line["event"] == "job.claimed" for line in worker.lines()))
+    await worker.wish("next")
+    assert await worker.stop() < 10
+    assert [entry["record_id"] for entry in plane.entries] == ["long"]
+    assert await worker.queue.count("queued") == 1
+    assert await worker.queue.count("active") == 0
+
+
+async def test_sigterm_does_not_wait_for_idle_slots(worker: Process) -> None:
+    await worker.start(PHAZE_SHUTDOWN_GRACE="60")
+    assert await worker.stop() < 10
+    assert worker.running[0].returncode == 0
+
+
+async def test_sigterm_hands_back_what_does_not_finish_in_time(worker: Process, plane: ControlPlane) -> None:
+    await worker.start(PHAZE_SHUTDOWN_GRACE="1")
+    job = await worker.wish("1", do="child-nap", seconds=600.0)
+    assert job is not None
+    await worker.until(lambda: any(line["event"] == "job.claimed" for line in worker.lines()))
+    assert await worker.stop() < 20
+    assert await worker.queue.count("queued") == 1
+    assert await worker.queue.count("active") == 0
+    assert plane.entries == []
+
+
+@pytest.mark.parametrize("lane", ["io", "meta", "analyze", "fingerprint"])
+async def test_no_worker_process_imports_numeric_libraries_and_light_ones_stay_small(
+    worker: Process, lane: str
+) -> None:
+    pid = await worker.start(lane=lane, module="agent.cli")
+    maps = Path(f"/proc/{pid}/maps").read_text("utf-8")
+    for library in ("essentia", "tensorflow", "numpy", "mutagen"):
+        assert f"/{library}" not in maps
+    assert psutil.Process(pid).memory_info().rss < 80 * 2**20
+
+
+@pytest.mark.parametrize("lane", ["analyze", "meta"])
+async def test_only_the_analyze_lane_beats(worker: Process, plane: ControlPlane, lane: str) -> None:
+    await worker.start(lane=lane, module="agent.cli")
+    if lane == "analyze":
+        await plane.until(lambda: len(plane.beats) == 1)
+        beat = plane.beats[0]
+        assert beat["lane"] == "analyze"
+        assert beat["worker_pid"] == worker.running[0].pid
+        assert beat["queue_depth"] == 0
+        assert {"agent_version", "hostname", "started_at"} <= beat.keys()
+    else:
+        await asyncio.sleep(2.0)
+        assert plane.beats == []

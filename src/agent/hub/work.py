@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from agent.hub.scans import OPEN
 from agent.hub.schema import files, results, scans
 from pipelines.payload import display_path
 
@@ -71,17 +72,26 @@ class ScanResult:
 
 
 def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
-    """The scans asked for after `moment` (Unix seconds) that have ended, oldest first."""
-    ended = scans.c.requested_at >= moment, scans.c.report.is_not(None)
-    rows = connection.execute(sa.select(scans).where(*ended).order_by(scans.c.requested_at))
+    """The scans that ended at or after `moment` (Unix seconds) and those still `open`, oldest first."""
+    wanted = sa.or_(scans.c.finished_at >= moment, scans.c.state == OPEN)
+    rows = connection.execute(sa.select(scans).where(wanted).order_by(scans.c.requested_at, scans.c.id))
     found = []
     for row in rows:
-        report = json.loads(row.report)
+        report = json.loads(row.report or "{}")
         errors = [
             {"path": display_path(str(error.get("path", ""))), "reason": str(error.get("reason", ""))}
-            for error in report.get("errors", [])
+            for error in _list(report.get("errors"))
+            if isinstance(error, dict)
         ]
-        count = int(report.get("error_count", len(errors)))
+        count = _count(report.get("error_count"), len(errors))
         root = display_path(row.root)
-        found.append(ScanResult(root, row.state, row.reason, int(report.get("files", 0)), count, errors))
+        found.append(ScanResult(root, row.state, row.reason, _count(report.get("files")), count, errors))
     return found
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _count(value: object, default: int = 0) -> int:
+    return value if isinstance(value, int) else default

@@ -1,0 +1,14 @@
+"""The hub: a small control plane. Agents report to it; it keeps the catalogue and enqueues what is still owed.
+
+database.py    one SQLite file: pragmas, transactions, what can go wrong
+schema.py      the tables, and the steps from one schema version to the next
+file_tasks.py  which tasks every file is owed, under which profile
+recording.py   results and scan reports come in, once
+derived.py     what follows from files and results: the tracks and what is owed
+tracks.py      reading the tracks: filters, order, duplicate groups
+catalogue.py   all of it behind one class
+reconciler.py  the loop that puts what is owed on the lanes
+activity.py    what the lanes are doing now
+app.py         HTTP: the agents' API, JSON for people's tools, the page
+server.py      the process
+"""

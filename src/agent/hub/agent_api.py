@@ -1,0 +1,115 @@
+"""What agents say to the hub: results, heartbeats, requests for scans. Each with the agent's own bearer token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from agent.hub.limits import read_body
+from agent.hub.scans import ScanRefused
+from agent.hub.services import Services
+from agent.phoenix.outbox import Entry
+
+MAX_BEAT = 16 * 2**10
+"""Bytes of a heartbeat."""
+
+MAX_ENTRIES = 5_000
+MAX_ROOTS = 1_000
+
+
+async def results(request: Request) -> JSONResponse:
+    """POST {"entries": [Entry, ...]} -> {"refused": [{"index", "reason"}, ...]}; all others are recorded, durably.
+
+    503: the catalogue cannot write now. Nothing was recorded; send the same again.
+    """
+    agent_id = request.path_params["agent_id"]
+    services = await _admit(request, agent_id)
+    body = await _json(request)
+    documents = body.get("entries")
+    if not isinstance(documents, list) or len(documents) > MAX_ENTRIES:
+        raise HTTPException(400, f'the body must be {{"entries": [...]}} with {MAX_ENTRIES} entries at most')
+    refused, entries, places = [], [], []
+    for index, document in enumerate(documents):
+        try:
+            entries.append(Entry.model_validate(document))
+            places.append(index)
+        except ValidationError as error:
+            refused.append({"index": index, "reason": _first_problem(error)})
+    answers = await asyncio.to_thread(services.catalogue.record, agent_id, entries) if entries else []
+    for index, answer in zip(places, answers, strict=True):
+        if answer is not None:
+            refused.append({"index": index, "reason": answer.reason})
+    services.poke()
+    return JSONResponse({"refused": sorted(refused, key=lambda refusal: int(refusal["index"]))})
+
+
+async def heartbeat(request: Request) -> JSONResponse:
+    """POST any JSON object of 16 KB at most -> {"status": "ok"}; the last one is kept."""
+    agent_id = request.path_params["agent_id"]
+    services = await _admit(request, agent_id)
+    await asyncio.to_thread(services.catalogue.beat, agent_id, await _json(request, MAX_BEAT))
+    return JSONResponse({"status": "ok"})
+
+
+async def scans(request: Request) -> JSONResponse:
+    """POST {"agent_id", "roots": [percent-encoded absolute path, ...]} -> {"scans": [id, ...]}, one for each root."""
+    body = await _json(request, 2**20)
+    agent_id, roots = body.get("agent_id"), body.get("roots")
+    if not isinstance(agent_id, str):
+        raise HTTPException(400, "agent_id must name the agent that scans")
+    services = await _admit(request, agent_id)
+    if (
+        not isinstance(roots, list)
+        or not all(isinstance(root, str) for root in roots)
+        or not 0 < len(roots) <= MAX_ROOTS
+    ):
+        raise HTTPException(400, f"roots must be a list of 1 to {MAX_ROOTS} percent-encoded absolute paths")
+    try:
+        ids = await asyncio.to_thread(services.catalogue.request_scans, agent_id, roots)
+    except ScanRefused as error:
+        raise HTTPException(400, str(error)) from None
+    services.poke()
+    return JSONResponse({"scans": ids})
+
+
+async def _admit(request: Request, agent_id: str) -> Services:
+    """The hub's parts, for an agent that shows its own token. Raises HTTPException 401 or 403."""
+    services: Services = request.app.state.services
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise HTTPException(
+            401, "send the agent's token as `Authorization: Bearer TOKEN`", {"www-authenticate": "Bearer"}
+        )
+    if not await asyncio.to_thread(services.catalogue.knows, agent_id, token.strip()):
+        raise HTTPException(403, "this is not the token of that agent; see PHAZE_AGENT_TOKEN and PHAZE_AGENT_ID")
+    return services
+
+
+async def _json(request: Request, *limit: int) -> dict[str, Any]:
+    body = await read_body(request, *limit)
+    try:
+        found = await asyncio.to_thread(json.loads, body)
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "the body must be JSON") from None
+    if not isinstance(found, dict):
+        raise HTTPException(400, "the body must be a JSON object")
+    return found
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, problem['loc'])) or 'entry'}: {problem['msg']}"
+
+
+routes = [
+    Route("/api/agents/{agent_id}/results", results, methods=["POST"]),
+    Route("/api/agents/{agent_id}/heartbeat", heartbeat, methods=["POST"]),
+    Route("/api/scans", scans, methods=["POST"]),
+]

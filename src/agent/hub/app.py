@@ -1,0 +1,107 @@
+"""The hub as an ASGI app: routes, guards, error answers, and the loops that live as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import structlog
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from agent.hub import agent_api, pages
+from agent.hub.activity import Activity
+from agent.hub.catalogue import Catalogue, CatalogueUnavailable
+from agent.hub.limits import SecurityHeaders
+from agent.hub.reconciler import Producing, Reconciler
+from agent.hub.services import Services
+from agent.settings import Settings
+from agent.throttle import OncePer
+
+log = structlog.get_logger()
+
+COMPARE_PERIOD = 2.0
+"""Seconds between looks for new fingerprints to compare."""
+
+
+def create_app(
+    settings: Settings, catalogue: Catalogue, *, redis: Redis | None = None, producer: Producing | None = None
+) -> Starlette:
+    """The app around an open catalogue. Without a queue server it records and shows, and enqueues nothing.
+
+    Whoever calls closes catalogue, redis and producer after the app has shut down.
+    """
+    reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        loops = [asyncio.create_task(_compare_prints(catalogue), name="compare-prints")]
+        if reconciler is not None:
+            loops.append(asyncio.create_task(reconciler.run(), name="reconciler"))
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    app = Starlette(
+        routes=[*agent_api.routes, *pages.routes],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(settings), www_redirect=False),
+        ],
+        exception_handlers={
+            HTTPException: _refuse,
+            CatalogueUnavailable: _unavailable,
+            Exception: _fail,
+        },
+        lifespan=lifespan,
+    )
+    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler)
+    return app
+
+
+def allowed_hosts(settings: Settings) -> list[str]:
+    """The names under which the hub answers; any other is a page that had its own name point here (DNS rebinding)."""
+    names = {settings.hub_host, urlsplit(settings.hub_url).hostname or "", "127.0.0.1", "localhost", "::1"}
+    return sorted(f"[{name}]" if ":" in name else name.lower() for name in names - {"", "0.0.0.0", "::"})  # noqa: S104
+
+
+async def _compare_prints(catalogue: Catalogue) -> None:
+    """Keep the duplicate groups up to date, away from any request."""
+    complain = OncePer(60.0)
+    while True:
+        try:
+            await asyncio.to_thread(catalogue.compare_prints)
+        except Exception as error:
+            if complain():
+                log.warning("duplicates.waiting", error=str(error) or repr(error))
+        await asyncio.sleep(COMPARE_PERIOD)
+
+
+def _answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"error": message}, status, headers)
+    return PlainTextResponse(f"{message}\n", status, headers)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _answer(request, error.status_code, error.detail, dict(error.headers or {}))
+
+
+async def _unavailable(request: Request, error: Exception) -> Response:
+    log.error("catalogue.unavailable", error=str(error), path=request.url.path)
+    return _answer(request, 503, f"the catalogue cannot be used right now: {error}", {"retry-after": "1"})
+
+
+async def _fail(request: Request, _error: Exception) -> Response:
+    return _answer(request, 500, "the hub failed on this request; its log says why")

@@ -1,0 +1,208 @@
+"""The catalogue: files, scans, results, and what follows from them, in one SQLite file.
+
+One process writes it, the hub. Others may open it for reading at the same time, or when no hub runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from agent.hub import debts, derived, progress, recording, scans, schema, tracks, work
+from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
+from agent.hub.debts import Debt
+from agent.hub.duplicates import DuplicateGroups
+from agent.hub.file_tasks import FILE_TASKS
+from agent.hub.progress import Progress
+from agent.hub.recording import Refusal
+from agent.hub.track_row import SHAPE
+from agent.hub.tracks import Track, TrackFilter
+from agent.hub.work import ScanResult, TaskWork
+from agent.phoenix.outbox import Entry
+
+__all__ = ["Catalogue", "CatalogueError", "CatalogueUnavailable", "Refusal", "Track", "TrackFilter"]
+
+FILE_NAME = "catalogue.sqlite"
+
+
+class Catalogue:
+    """`with Catalogue(settings.data_dir) as catalogue: ...`. Every method may be called from any thread.
+
+    What writes is durable when it returns. Every method raises CatalogueUnavailable when the file cannot be read or
+    written right now; nothing was written then.
+    """
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        """Open, create or migrate `folder / "catalogue.sqlite"`. Raises CatalogueError."""
+        self.path = path = folder / FILE_NAME
+        if read_only and not path.exists():
+            raise CatalogueError(f"there is no catalogue at {path} yet; make one with `phaze up PATH`")
+        if not read_only:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CatalogueError(
+                    f"{folder} cannot be made ({error.strerror}); set PHAZE_DATA_DIR to a folder of yours"
+                ) from None
+        self._database = Database(path, read_only=read_only)
+        self._duplicates = DuplicateGroups(self._database.read)
+        try:
+            schema.prepare(self._database)
+            if not read_only:
+                self._follow_profiles()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _follow_profiles(self) -> None:
+        """Compute everything derived again if this program derives something else than the one that wrote it."""
+        wanted = json.dumps({"shape": SHAPE, **{service: task.profile for service, task in FILE_TASKS.items()}})
+        with self._database.read() as connection:
+            name = schema.state.c.name == "derived_for"
+            if connection.scalar(sa.select(schema.state.c.value).where(name)) == wanted:
+                return
+        with self._database.write() as connection:
+            derived.refresh_all(connection)
+            _put_state(connection, "derived_for", wanted)
+
+    # Agents.
+
+    def register_agent(self, agent_id: str, token: str) -> None:
+        """Let the agent in with this token, and no longer with an earlier one. Only its hash is kept."""
+        row = {"id": agent_id, "token_sha256": _digest(token)}
+        with self._database.write() as connection:
+            statement = insert(schema.agents).values(row)
+            connection.execute(
+                statement.on_conflict_do_update(index_elements=["id"], set_={"token_sha256": row["token_sha256"]})
+            )
+
+    def knows(self, agent_id: str, token: str) -> bool:
+        """Whether this is that agent's token."""
+        with self._database.read() as connection:
+            stored = connection.scalar(sa.select(schema.agents.c.token_sha256).where(schema.agents.c.id == agent_id))
+        return hmac.compare_digest(str(stored), _digest(token))
+
+    def agents(self) -> list[str]:
+        """The agents' ids."""
+        with self._database.read() as connection:
+            return list(connection.scalars(sa.select(schema.agents.c.id).order_by(schema.agents.c.id)))
+
+    def beat(self, agent_id: str, beat: Mapping[str, Any]) -> None:
+        """Keep the agent's last heartbeat."""
+        with self._database.write() as connection:
+            mine = sa.update(schema.agents).where(schema.agents.c.id == agent_id)
+            connection.execute(mine.values(last_beat_at=time.time(), beat=json.dumps(dict(beat))))
+
+    # What comes in.
+
+    def record(self, agent_id: str, entries: Sequence[Entry]) -> list[Refusal | None]:
+        """Record a delivery of an agent: all that can be recorded in one transaction; one answer per entry."""
+        with self._database.write() as connection:
+            return recording.record(connection, agent_id, list(entries))
+
+    def request_scans(self, agent_id: str, roots: Sequence[str]) -> list[str]:
+        """Ask for a scan of each root (percent-encoded, absolute); the scans' ids. Raises ScanRefused."""
+        with self._database.write() as connection:
+            return [scans.request(connection, agent_id, root) for root in roots]
+
+    # What is owed (for the reconciler).
+
+    def owed_kinds(self) -> list[tuple[str, str]]:
+        """See `debts.kinds`."""
+        with self._database.read() as connection:
+            return debts.kinds(connection)
+
+    def owed(self, agent_id: str, service: str, limit: int) -> list[Debt]:
+        """See `debts.unqueued`."""
+        with self._database.read() as connection:
+            return debts.unqueued(connection, agent_id, service, limit)
+
+    def unchecked(self, older_than: float, limit: int) -> list[Debt]:
+        """See `debts.unchecked`."""
+        with self._database.read() as connection:
+            return debts.unchecked(connection, older_than, limit)
+
+    def mark(self, *, queued: Sequence[Debt] = (), checked: Sequence[Debt] = ()) -> None:
+        """See `debts.mark_queued`, `debts.mark_checked`."""
+        with self._database.write() as connection:
+            debts.mark_queued(connection, queued)
+            debts.mark_checked(connection, checked)
+
+    def forget(self, lost: Sequence[Debt]) -> int:
+        """See `debts.mark_lost`."""
+        with self._database.write() as connection:
+            return debts.mark_lost(connection, lost)
+
+    # What people look at.
+
+    def tracks(
+        self, chosen: TrackFilter | None = None, *, sort: str = "", limit: int | None = None, offset: int = 0
+    ) -> list[Track]:
+        """The present files as tracks (see `tracks.read`). Duplicates are as of the last `compare_prints`."""
+        with self._database.read() as connection:
+            labels = self._duplicates.labels
+            return tracks.read(connection, labels, chosen or TrackFilter(), sort=sort, limit=limit, offset=offset)
+
+    def count_tracks(self, chosen: TrackFilter | None = None) -> int:
+        """How many tracks pass the filter."""
+        with self._database.read() as connection:
+            return tracks.count(connection, chosen or TrackFilter())
+
+    def compare_prints(self, *, at_once: bool = False) -> None:
+        """Bring the duplicate groups up to date (see `DuplicateGroups.compare`)."""
+        self._duplicates.compare(at_once=at_once)
+
+    def progress(self) -> Progress:
+        """How far everything is."""
+        with self._database.read() as connection:
+            return progress.read(connection)
+
+    def work_since(self, moment: float) -> list[TaskWork]:
+        """See `work.since`."""
+        with self._database.read() as connection:
+            return work.since(connection, moment)
+
+    def scans_since(self, moment: float) -> list[ScanResult]:
+        """See `work.scans_since`."""
+        with self._database.read() as connection:
+            return work.scans_since(connection, moment)
+
+    def owed_keys(self, limit: int) -> set[tuple[str, str]]:
+        """See `debts.keys`."""
+        with self._database.read() as connection:
+            return debts.keys(connection, limit)
+
+    def paths(self, jobs: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """(service, record id) -> the file or root it is about, for people; those without one are left out."""
+        with self._database.read() as connection:
+            return progress.paths(connection, jobs)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _put_state(connection: sa.Connection, name: str, value: str) -> None:
+    statement = insert(schema.state).values(name=name, value=value)
+    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))

@@ -1,0 +1,111 @@
+"""What the catalogue still owes: jobs to put on a lane, jobs that a lane was given, scans that are open.
+
+A row of `owed` is one job. `queued_at` says that it was put on a queue; settling it deletes the row (derived.py,
+scans.py). Nothing here asks the queue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from agent.hub.file_tasks import SCAN, file_payload, scan_payload
+from agent.hub.schema import files, owed, scans
+from pipelines.payload import Payload
+
+
+@dataclass(frozen=True)
+class Debt:
+    """One job that is owed."""
+
+    agent_id: str
+    service: str
+    record_id: str
+    version: str
+    path: str
+    """Percent-encoded: the file, or the scan's root."""
+    size: int = 0
+
+    def payload(self) -> Payload:
+        """What goes into the job."""
+        if self.service == SCAN:
+            return scan_payload(version=self.version, root=self.path)
+        return file_payload(self.service, version=self.version, path=self.path, size=self.size)
+
+
+_FILE = files.c.id == sa.cast(owed.c.record_id, sa.Integer)
+_JOB = (owed.c.agent_id, owed.c.service, owed.c.record_id, owed.c.version)
+_QUERY = (
+    sa.select(
+        *_JOB,
+        sa.func.coalesce(scans.c.root, files.c.path).label("path"),
+        sa.func.coalesce(files.c.size, 0).label("size"),
+    )
+    .outerjoin(scans, sa.and_(owed.c.service == SCAN, scans.c.id == owed.c.record_id))
+    .outerjoin(files, sa.and_(owed.c.service != SCAN, _FILE))
+)
+
+
+def kinds(connection: sa.Connection) -> list[tuple[str, str]]:
+    """The (agent id, service) pairs with something that is not on a queue yet."""
+    rows = connection.execute(sa.select(owed.c.agent_id, owed.c.service).where(owed.c.queued_at.is_(None)).distinct())
+    return [(row.agent_id, row.service) for row in rows]
+
+
+def unqueued(connection: sa.Connection, agent_id: str, service: str, limit: int) -> list[Debt]:
+    """Up to `limit` jobs that were not put on a queue yet."""
+    mine = (owed.c.agent_id == agent_id, owed.c.service == service, owed.c.queued_at.is_(None))
+    return _debts(connection.execute(_QUERY.where(*mine).limit(limit)))
+
+
+def unchecked(connection: sa.Connection, older_than: float, limit: int) -> list[Debt]:
+    """Up to `limit` queued jobs that the queue was not seen to hold for `older_than` seconds, the longest first."""
+    due = (owed.c.queued_at.is_not(None), owed.c.checked_at < time.time() - older_than)
+    return _debts(connection.execute(_QUERY.where(*due).order_by(owed.c.checked_at).limit(limit)))
+
+
+def mark_queued(connection: sa.Connection, debts: Sequence[Debt]) -> None:
+    """These are on their queues now."""
+    _mark(connection, debts, queued_at=time.time(), checked_at=time.time())
+
+
+def mark_checked(connection: sa.Connection, debts: Sequence[Debt]) -> None:
+    """The queue was looked at for these."""
+    _mark(connection, debts, checked_at=time.time())
+
+
+def mark_lost(connection: sa.Connection, debts: Sequence[Debt]) -> int:
+    """The queue lost these: to be queued again. How many; those that were settled meanwhile stay settled."""
+    return _mark(connection, debts, queued_at=None, checked_at=None)
+
+
+def _mark(connection: sa.Connection, debts: Sequence[Debt], **values: float | None) -> int:
+    if not debts:
+        return 0
+    same = (
+        owed.c.service == sa.bindparam("s"),
+        owed.c.record_id == sa.bindparam("r"),
+        owed.c.version == sa.bindparam("v"),
+    )
+    rows = [{"s": debt.service, "r": debt.record_id, "v": debt.version} for debt in debts]
+    return connection.execute(sa.update(owed).where(*same).values(**values), rows).rowcount
+
+
+def counts(connection: sa.Connection) -> dict[str, int]:
+    """service -> how many jobs are owed."""
+    rows = connection.execute(sa.select(owed.c.service, sa.func.count()).group_by(owed.c.service))
+    return {row[0]: row[1] for row in rows}
+
+
+def keys(connection: sa.Connection, limit: int) -> set[tuple[str, str]]:
+    """(service, record id) of up to `limit` jobs that are owed."""
+    rows = connection.execute(sa.select(owed.c.service, owed.c.record_id).limit(limit))
+    return {(row.service, row.record_id) for row in rows}
+
+
+def _debts(rows: sa.CursorResult[Any]) -> list[Debt]:
+    return [Debt(**row._mapping) for row in rows]

@@ -1,0 +1,46 @@
+"""The tasks that every file in the catalogue is owed, and what their results stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.music import analyze, fingerprint, metadata, scan
+from pipelines.payload import FilePayload, Payload
+
+METADATA = "extract_file_metadata"
+FINGERPRINT = "fingerprint_file"
+ANALYSIS = "process_file"
+SCAN = "scan_directory"
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """One task that every file is owed, once for each content and profile."""
+
+    profile: str
+    """Second half of the version: a new one owes every file the task again."""
+    payload: Callable[..., FilePayload]
+    """Built from `version`, `path` (percent-encoded) and `size` (bytes)."""
+
+
+FILE_TASKS: dict[str, FileTask] = {
+    METADATA: FileTask("1", metadata.MetadataPayload),
+    FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
+    ANALYSIS: FileTask(f"{analyze.PROFILE}-{analyze.SCHEMA}", analyze.AnalyzePayload),
+}
+
+
+def version_for(service: str, sha256: str) -> str:
+    """`<sha256>:<profile>`: what a result of that task stands for."""
+    return f"{sha256}:{FILE_TASKS[service].profile}"
+
+
+def file_payload(service: str, *, version: str, path: str, size: int) -> Payload:
+    """What goes into one of the file tasks."""
+    return FILE_TASKS[service].payload(version=version, path=path, size=size)
+
+
+def scan_payload(*, version: str, root: str) -> Payload:
+    """What goes into scan_directory."""
+    return scan.ScanPayload(version=version, root=root)

@@ -1,0 +1,61 @@
+"""What one HTTP request may weigh and how long it may take to arrive, and what every answer tells the browser."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY = 16 * 2**20
+"""Bytes of a request's body: a delivery of results is 4 MB at most, unless one result alone is larger."""
+
+BODY_TIMEOUT = 30.0
+"""Seconds for a body to arrive."""
+
+HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+async def read_body(request: Request, limit: int = MAX_BODY) -> bytes:
+    """The body, of `limit` bytes at most. Raises HTTPException 400, 408 and 413."""
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal():
+        raise HTTPException(400, "content-length is not a number")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            if int(declared) <= limit:
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:
+                        break
+    except TimeoutError:
+        raise HTTPException(408, f"the request did not arrive within {BODY_TIMEOUT:g} s") from None
+    if int(declared) > limit or len(body) > limit:
+        raise HTTPException(413, f"the request is larger than {limit} bytes; send less at once")
+    return bytes(body)
+
+
+class SecurityHeaders:
+    """ASGI middleware: nothing on our pages comes from elsewhere, and no other site may frame or read them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)

@@ -1,0 +1,58 @@
+"""How far the catalogue is: what the lanes have settled, what is owed, which scans are open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from agent.hub import debts
+from agent.hub.derived import file_id_of, values_of
+from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA, SCAN
+from agent.hub.schema import files, scans, tracks
+from pipelines.payload import display_path
+
+OUTCOMES = {
+    METADATA: tracks.c.metadata_outcome,
+    FINGERPRINT: tracks.c.fingerprint_outcome,
+    ANALYSIS: tracks.c.analysis_outcome,
+}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Counts. `settled`: service -> outcome -> present files; `owed`: service -> jobs; `scans`: state -> scans."""
+
+    files: int = 0
+    settled: dict[str, dict[str, int]] = field(default_factory=dict)
+    owed: dict[str, int] = field(default_factory=dict)
+    scans: dict[str, int] = field(default_factory=dict)
+
+
+def read(connection: sa.Connection) -> Progress:
+    """Count; some 10 ms for each 100,000 files."""
+    settled = {}
+    for service, column in OUTCOMES.items():
+        rows = connection.execute(sa.select(column, sa.func.count()).where(column.is_not(None)).group_by(column))
+        settled[service] = {row[0]: row[1] for row in rows}
+    states = connection.execute(sa.select(scans.c.state, sa.func.count()).group_by(scans.c.state))
+    return Progress(
+        files=int(connection.scalar(sa.select(sa.func.count()).select_from(tracks)) or 0),
+        settled=settled,
+        owed=debts.counts(connection),
+        scans={row[0]: row[1] for row in states},
+    )
+
+
+def paths(connection: sa.Connection, jobs: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """(service, record id) -> the path that the job is about, for people; jobs without one are left out."""
+    roots = [record_id for service, record_id in jobs if service == SCAN]
+    found = {
+        (SCAN, row.id): display_path(row.root)
+        for row in connection.execute(sa.select(scans.c.id, scans.c.root).where(scans.c.id.in_(values_of(roots))))
+    }
+    ids = {job: file_id for job in jobs if job[0] != SCAN and (file_id := file_id_of(job[1])) is not None}
+    wanted = files.c.id.in_(values_of(sorted(ids.values())))
+    rows = connection.execute(sa.select(files.c.id, files.c.path).where(wanted))
+    shown = {row.id: display_path(row.path) for row in rows}
+    return found | {job: shown[file_id] for job, file_id in ids.items() if file_id in shown}

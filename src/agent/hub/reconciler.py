@@ -1,0 +1,166 @@
+"""The loop that puts on the lanes what the catalogue still owes.
+
+The catalogue is the truth about what is owed, the queue about what waits or runs. A job is marked in the catalogue
+only after the queue took it, and enqueueing is idempotent by key: killed between the two, the next hub does it again,
+to no effect. A job that a queue was given and no longer knows (a server that lost its data) is queued again, once it
+is certain that its result is not on its way: every outbox entry from before that look has been delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Protocol
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from agent.hub.catalogue import Catalogue, CatalogueUnavailable
+from agent.hub.debts import Debt
+from agent.lanes import lane_for_task, queue_name
+from agent.phoenix.outbox import outbox_key
+from agent.throttle import OncePer
+from pipelines.payload import Payload
+
+log = structlog.get_logger()
+
+PERIOD = 5.0
+"""Seconds between passes when nobody pokes."""
+
+BATCH = 500
+"""Jobs that are queued, or looked at, between two writes to the catalogue."""
+
+WINDOW = 10_000
+"""Jobs that may wait on one queue: the rest waits in the catalogue, where it costs the queue server no memory. Jobs
+that wait for a retry do not count, so that a hundred thousand failures do not stop the others."""
+
+CHECK_AFTER = 60.0
+"""Seconds that a queued job is trusted to be on its queue."""
+
+QUEUE_TIMEOUT = 30.0
+"""Seconds for one conversation with the queue server."""
+
+MAX_BACKOFF = 30.0
+
+
+class Producing(Protocol):
+    """What the reconciler needs of a producer (`agent.producer.Producer`)."""
+
+    async def enqueue(self, agent_id: str, task: str, record_id: str, payload: Payload) -> bool: ...
+
+    async def pending(self, agent_id: str, task: str, record_ids: Sequence[str]) -> dict[str, str]: ...
+
+
+class Reconciler:
+    """`poke()` when something new may be owed; `run()` until cancelled."""
+
+    def __init__(
+        self, catalogue: Catalogue, producer: Producing, redis: Redis, *, check_after: float = CHECK_AFTER
+    ) -> None:
+        self._catalogue = catalogue
+        self._producer = producer
+        self._redis = redis
+        self._check_after = check_after
+        self._poked = asyncio.Event()
+        self._complain = OncePer(60.0)
+        self._suspects: dict[Debt, int] = {}
+        """Jobs that their queue did not know, and when (the server's milliseconds)."""
+
+    def poke(self) -> None:
+        """Look soon."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Reconcile for ever; what fails is tried again after a capped backoff, and said once a minute."""
+        failures = 0
+        while True:
+            self._poked.clear()
+            try:
+                await self.reconcile()
+                failures = 0
+            except (RedisError, OSError, CatalogueUnavailable) as error:
+                failures += 1
+                if self._complain():
+                    log.warning("reconciler.waiting", error=str(error) or repr(error), failures=failures)
+            except Exception:
+                failures += 1
+                log.exception("reconciler.failed", failures=failures)
+            if failures:
+                await asyncio.sleep(min(0.25 * 2 ** min(failures, 8), MAX_BACKOFF))
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._poked.wait(), PERIOD)
+
+    async def reconcile(self) -> None:
+        """One pass: queue what is owed, then look after what was queued long ago."""
+        for agent_id, service in await asyncio.to_thread(self._catalogue.owed_kinds):
+            await self._enqueue(agent_id, service)
+        if await self._check() + await self._requeue_lost():
+            self.poke()
+
+    async def _enqueue(self, agent_id: str, service: str) -> None:
+        queued = 0
+        while (room := await self._room(agent_id, service)) > 0:
+            debts = await asyncio.to_thread(self._catalogue.owed, agent_id, service, min(BATCH, room))
+            async with asyncio.timeout(QUEUE_TIMEOUT):
+                for debt in debts:
+                    await self._producer.enqueue(agent_id, service, debt.record_id, debt.payload())
+            if debts:
+                await asyncio.to_thread(self._catalogue.mark, queued=debts)
+            queued += len(debts)
+            if len(debts) < BATCH:
+                break
+        if queued:
+            log.info("reconciler.queued", agent=agent_id, task=service, jobs=queued)
+
+    async def _room(self, agent_id: str, service: str) -> int:
+        queue = queue_name(agent_id, lane_for_task(service))
+        async with asyncio.timeout(QUEUE_TIMEOUT):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.llen(f"saq:{queue}:queued")
+                (waiting,) = await pipe.execute()
+        return WINDOW - int(waiting)
+
+    async def _check(self) -> int:
+        """Ask the queues about jobs they were given a while ago; how many they do not know."""
+        due = await asyncio.to_thread(self._catalogue.unchecked, self._check_after, BATCH)
+        unknown = 0
+        for (agent_id, service), group in groupby(sorted(due, key=_queue_of), key=_queue_of):
+            debts = list(group)
+            async with asyncio.timeout(QUEUE_TIMEOUT):
+                known = await self._producer.pending(agent_id, service, [debt.record_id for debt in debts])
+                # After the look: a job that ended before it has its result in the outbox by now.
+                seconds, micros = await self._redis.time()
+            missing = [debt for debt in debts if debt.record_id not in known]
+            self._suspects |= dict.fromkeys(missing, seconds * 1000 + micros // 1000)
+            unknown += len(missing)
+        if due:
+            await asyncio.to_thread(self._catalogue.mark, checked=due)
+        return unknown
+
+    async def _requeue_lost(self) -> int:
+        """Queue the suspects again whose results cannot be on their way any more; how many."""
+        lost: list[Debt] = []
+        for (agent_id, service), group in groupby(sorted(self._suspects, key=_queue_of), key=_queue_of):
+            oldest = await self._oldest_undelivered(queue_name(agent_id, lane_for_task(service)))
+            lost += [debt for debt in group if oldest is None or oldest > self._suspects[debt]]
+        if not lost:
+            return 0
+        self._suspects = {debt: seen for debt, seen in self._suspects.items() if debt not in set(lost)}
+        forgotten = await asyncio.to_thread(self._catalogue.forget, lost)
+        if forgotten:
+            log.warning("reconciler.jobs_lost", jobs=forgotten, remedy="queued again")
+        return forgotten
+
+    async def _oldest_undelivered(self, queue: str) -> int | None:
+        """Milliseconds (the server's clock) of the oldest entry in a queue's outbox; None if it is empty."""
+        async with asyncio.timeout(QUEUE_TIMEOUT):
+            entries = await self._redis.xrange(outbox_key(queue), count=1)
+        return int(entries[0][0].split(b"-")[0]) if entries else None
+
+
+def _queue_of(debt: Debt) -> tuple[str, str]:
+    return debt.agent_id, debt.service

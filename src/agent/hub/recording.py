@@ -1,0 +1,152 @@
+"""Results and scan reports come in: each is recorded once, whatever is delivered how often and in which order.
+
+Per (service, record, version) the highest fencing token wins; an equal one is a second delivery of the same result.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from agent.hub import derived, scans
+from agent.hub.schema import files, owed, results
+from agent.hub.schema import scans as scan_table
+from agent.phoenix.outbox import Entry
+
+MAX_TOKEN = 2**63 - 1
+MAX_ID = 1024
+"""Characters of a service, record id or version."""
+
+
+class EntryRefused(Exception):
+    """This entry cannot be recorded; the message goes back to the agent as the reason."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why one entry was not recorded. `stale`: a run with a higher token has already reported."""
+
+    reason: str
+
+
+def record(connection: sa.Connection, agent_id: str, entries: list[Entry]) -> list[Refusal | None]:
+    """Record `entries` in order, in the caller's transaction; one answer each, None where it was recorded.
+
+    An entry that is refused leaves nothing behind and spoils no other.
+    """
+    answers: list[Refusal | None] = []
+    touched: set[int] = set()
+    for entry in entries:
+        try:
+            with connection.begin_nested():
+                _check(entry)
+                touched |= _record_one(connection, agent_id, entry)
+        except (EntryRefused, scans.ScanRefused) as refusal:
+            answers.append(Refusal(str(refusal)))
+        else:
+            answers.append(None)
+    derived.refresh(connection, touched)
+    return answers
+
+
+def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[int]:
+    """Returns the ids of the files whose tracks and debts follow from it."""
+    if entry.part is not None:
+        if entry.service != scans.SERVICE:
+            raise EntryRefused(f"{entry.service} has no parts; only {scans.SERVICE} reports in parts")
+        return scans.record_part(connection, agent_id, entry)
+    _own(connection, agent_id, entry)
+    _upsert_result(connection, agent_id, entry)
+    if entry.service == scans.SERVICE:
+        return scans.close(connection, agent_id, entry)
+    _free_the_key(connection, entry)
+    return derived.files_of(connection, entry.record_id, entry.version)
+
+
+def _check(entry: Entry) -> None:
+    for name in ("service", "record_id", "version"):
+        value = getattr(entry, name)
+        if not value or len(value) > MAX_ID or not _storable(value):
+            raise EntryRefused(f"{name} must be 1 to {MAX_ID} characters of text")
+    if not 0 <= entry.token <= MAX_TOKEN:
+        raise EntryRefused("token must be a whole number from 0 to 2^63 - 1")
+    if not 0 <= entry.attempts <= MAX_TOKEN:
+        raise EntryRefused("attempts must be a whole number from 0 to 2^63 - 1")
+    if not (math.isfinite(entry.started_at) and math.isfinite(entry.finished_at)):
+        raise EntryRefused("started_at and finished_at must be Unix seconds")
+
+
+def _storable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def _text(value: str) -> str:
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _own(connection: sa.Connection, agent_id: str, entry: Entry) -> None:
+    """An agent reports about its own files and scans only."""
+    owner: str | None = None
+    if entry.service == scans.SERVICE:
+        owner = connection.scalar(sa.select(scan_table.c.agent_id).where(scan_table.c.id == entry.record_id))
+    elif (file_id := derived.file_id_of(entry.record_id)) is not None:
+        owner = connection.scalar(sa.select(files.c.agent_id).where(files.c.id == file_id))
+    if owner is not None and owner != agent_id:
+        raise EntryRefused(f"{entry.service}:{entry.record_id} belongs to another agent")
+
+
+def _upsert_result(connection: sa.Connection, agent_id: str, entry: Entry) -> None:
+    row = {
+        "service": entry.service,
+        "record_id": entry.record_id,
+        "version": entry.version,
+        "token": entry.token,
+        "agent_id": agent_id,
+        "outcome": entry.outcome,
+        "reason": None if entry.reason is None else _text(entry.reason),
+        "result": json.dumps(entry.result),
+        "worker": _text(entry.worker),
+        "attempts": entry.attempts,
+        "started_at": entry.started_at,
+        "finished_at": entry.finished_at,
+        "recorded_at": time.time(),
+    }
+    same = (
+        results.c.service == entry.service,
+        results.c.record_id == entry.record_id,
+        results.c.version == entry.version,
+    )
+    known = connection.execute(sa.select(results.c.token, results.c.agent_id).where(*same)).one_or_none()
+    if known is not None and known.agent_id != agent_id:
+        raise EntryRefused(f"{entry.service}:{entry.record_id} belongs to another agent")
+    if known is not None and known.token > entry.token:
+        raise EntryRefused("stale")
+    if known is not None and known.token == entry.token:
+        # Delivered again. What was recorded stays; that the worker stands by it now is news (see derived.settles).
+        connection.execute(sa.update(results).where(*same).values(recorded_at=row["recorded_at"]))
+        return
+    statement = insert(results).values(row)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["service", "record_id", "version"],
+            set_={name: statement.excluded[name] for name in row},
+        )
+    )
+
+
+def _free_the_key(connection: sa.Connection, entry: Entry) -> None:
+    """A job that ran for an earlier version held the record's key; what is owed now can be queued at once."""
+    connection.execute(
+        sa.update(owed)
+        .where(owed.c.service == entry.service, owed.c.record_id == entry.record_id, owed.c.version != entry.version)
+        .values(queued_at=None)
+    )

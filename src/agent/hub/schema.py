@@ -1,0 +1,166 @@
+"""The catalogue's tables, and the steps from one schema version to the next.
+
+`agents`, `scans`, `files` and `results` are the record. `owed` and `tracks` follow from them (derived.py) and could be
+rebuilt from them at any time. Times are Unix seconds of the hub's clock unless a column says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from agent.hub.database import CatalogueError, Database
+
+metadata = sa.MetaData()
+
+agents = sa.Table(
+    "agents",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("token_sha256", sa.Text, nullable=False),  # hex; the token itself is never stored
+    sa.Column("last_beat_at", sa.Float),
+    sa.Column("beat", sa.Text),  # JSON of the last heartbeat
+)
+
+scans = sa.Table(
+    "scans",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id"), nullable=False),
+    sa.Column("root", sa.Text, nullable=False),  # percent-encoded
+    sa.Column("state", sa.Text, nullable=False),  # open, or the outcome that closed it
+    sa.Column("token", sa.Integer),  # highest fencing token of its parts; null until the first one
+    sa.Column("requested_at", sa.Float, nullable=False),
+    sa.Column("finished_at", sa.Float),
+    sa.Column("reason", sa.Text),
+    sa.Column("report", sa.Text),  # JSON of the closing result: counts and errors
+    sa.Index("ix_scans_open", "agent_id", "root", sqlite_where=sa.text("state = 'open'")),
+)
+
+files = sa.Table(
+    "files",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id"), nullable=False),
+    sa.Column("path", sa.Text, nullable=False),  # percent-encoded
+    sa.Column("sha256", sa.Text, nullable=False),  # hex, of the content as scanned
+    sa.Column("size", sa.Integer, nullable=False),  # bytes
+    sa.Column("mtime_ns", sa.Integer, nullable=False),
+    sa.Column("first_seen", sa.Float, nullable=False),
+    sa.Column("seen_at", sa.Float, nullable=False),
+    sa.Column("last_scan", sa.Text, nullable=False),
+    sa.Column("gone", sa.Boolean, nullable=False, default=False),
+    sa.UniqueConstraint("agent_id", "path"),
+    sa.Index("ix_files_sha256", "sha256"),
+    sqlite_autoincrement=True,  # an id names queue keys and markers: it never comes back for another file
+)
+
+results = sa.Table(
+    "results",
+    metadata,
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("record_id", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id"), nullable=False),
+    sa.Column("outcome", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("result", sa.Text, nullable=False),  # JSON
+    sa.Column("worker", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("started_at", sa.Float, nullable=False),  # the worker's clock
+    sa.Column("finished_at", sa.Float, nullable=False),  # the worker's clock
+    sa.Column("recorded_at", sa.Float, nullable=False),
+    sa.PrimaryKeyConstraint("service", "record_id", "version"),
+    sa.Index("ix_results_version", "version"),
+    sa.Index("ix_results_finished", "finished_at"),
+)
+
+owed = sa.Table(
+    "owed",
+    metadata,
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("record_id", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("queued_at", sa.Float),  # null: not on a queue yet
+    sa.Column("checked_at", sa.Float),  # when the queue was last seen to hold it
+    sa.PrimaryKeyConstraint("service", "record_id"),
+    sa.Index("ix_owed_unqueued", "agent_id", "service", sqlite_where=sa.text("queued_at IS NULL")),
+    sa.Index("ix_owed_checked", "checked_at", sqlite_where=sa.text("queued_at IS NOT NULL")),
+)
+
+tracks = sa.Table(
+    "tracks",
+    metadata,
+    sa.Column("file_id", sa.Integer, sa.ForeignKey("files.id"), primary_key=True),
+    sa.Column("path", sa.Text, nullable=False),  # for people: no control characters
+    sa.Column("artist", sa.Text),
+    sa.Column("title", sa.Text, nullable=False),
+    sa.Column("duration", sa.Float),  # seconds
+    sa.Column("bpm", sa.Float),
+    sa.Column("bpm_confidence", sa.Float),
+    sa.Column("key", sa.Text),
+    sa.Column("scale", sa.Text),
+    sa.Column("camelot", sa.Text),
+    sa.Column("loudness", sa.Float),  # LUFS
+    sa.Column("danceability", sa.Float),
+    sa.Column("metadata_outcome", sa.Text),
+    sa.Column("fingerprint_outcome", sa.Text),
+    sa.Column("analysis_outcome", sa.Text),
+    sa.Column("print_record", sa.Text),  # with print_version: the fingerprint result that holds for this file
+    sa.Column("print_version", sa.Text),
+    sa.Column("problems", sa.Text, nullable=False),  # JSON: [{"service", "outcome", "reason"}]
+    sa.Column("has_problem", sa.Boolean, nullable=False),
+    sa.Column("search", sa.Text, nullable=False),  # casefolded artist, title, album and path
+    sa.Index("ix_tracks_bpm", "bpm"),
+    sa.Index("ix_tracks_camelot", "camelot"),
+    sa.Index("ix_tracks_problem", "file_id", sqlite_where=sa.text("has_problem")),
+)
+
+state = sa.Table(
+    "state",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+
+def _create(connection: sa.Connection) -> None:
+    metadata.create_all(connection)
+
+
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create,)
+"""Step n takes version n to n + 1. A released step never changes: the next change is a new one at the end."""
+
+SCHEMA_VERSION = len(STEPS)
+
+
+def prepare(database: Database) -> None:
+    """Bring the file to this program's schema, all steps in one transaction.
+
+    Raises CatalogueError if a newer program wrote it, or if it would have to change and is open for reading only.
+    """
+    with database.read() as connection:
+        found = version_of(connection)
+    if found > SCHEMA_VERSION:
+        raise CatalogueError(
+            f"{database.path} was written by a newer phaze (schema {found}; this one knows {SCHEMA_VERSION}); "
+            "upgrade phaze, or restore the backup made before the upgrade"
+        )
+    if found == SCHEMA_VERSION:
+        return
+    if database.read_only:
+        raise CatalogueError(
+            f"{database.path} has schema {found}, this phaze needs {SCHEMA_VERSION}; start the hub once (`phaze hub`)"
+        )
+    with database.write() as connection:
+        for step in STEPS[version_of(connection) :]:
+            step(connection)
+        connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def version_of(connection: sa.Connection) -> int:
+    """The schema version in the file: 0 for a new one."""
+    return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())

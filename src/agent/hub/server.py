@@ -1,0 +1,118 @@
+"""The hub's process: an open catalogue, a queue server, and uvicorn around the app."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import structlog
+import uvicorn
+from redis.exceptions import RedisError
+
+from agent import logs
+from agent.errors import ConfigError
+from agent.hub.app import create_app
+from agent.hub.catalogue import Catalogue
+from agent.producer import Producer
+from agent.redis_client import connect
+from agent.settings import Settings, load_settings
+
+log = structlog.get_logger()
+
+SHUTDOWN_TIMEOUT = 3
+"""Seconds that open requests get at SIGTERM; loops and files need less than two more."""
+
+URL_FILE = "hub.url"
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. `data_dir / "hub.url"` holds the address while it listens.
+
+    Raises ConfigError (no queue server, an address that cannot be listened on) and CatalogueError.
+    """
+    if settings.redis_url is None:
+        raise ConfigError("PHAZE_REDIS_URL is not set; give the address of a Redis or Valkey server, or run `phaze up`")
+    with contextlib.ExitStack() as stack:
+        catalogue = stack.enter_context(Catalogue(settings.data_dir))
+        if settings.agent_token is not None:
+            catalogue.register_agent(settings.agent_id, settings.agent_token.get_secret_value())
+        listener = stack.enter_context(contextlib.closing(listen(settings.hub_host, settings.hub_port)))
+        redis = connect(settings.redis_url)
+        producer = Producer(redis)
+        app = create_app(settings, catalogue, redis=redis, producer=producer)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+                timeout_keep_alive=65,  # above the relay's idle time, so that it is never closed under a request
+            )
+        )
+        url = url_of(listener)
+        url_file = stack.enter_context(_announced(settings.data_dir / URL_FILE, url))
+        log.info("hub.started", url=url, catalogue=str(catalogue.path), url_file=str(url_file))
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            with contextlib.suppress(RedisError, OSError):
+                async with asyncio.timeout(1):
+                    await producer.close()
+            log.info("hub.stopped")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ConfigError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(f"PHAZE_HUB_HOST={host} is not an address of this machine ({error.strerror})") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"PHAZE_HUB_PORT={port} is taken on {host}; choose another, or 0 for a free one"
+            ) from None
+        raise ConfigError(
+            f"PHAZE_HUB_HOST={host} PHAZE_HUB_PORT={port} cannot be listened on ({error.strerror})"
+        ) from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """`http://127.0.0.1:8080`."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.contextmanager
+def _announced(file: Path, url: str) -> Iterator[Path]:
+    """Write the address whole or not at all, and take it away at the end."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.write_text(f"{url}\n", "utf-8")
+    draft.replace(file)
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+@click.command()
+def hub() -> None:
+    """Run the hub until a signal: catalogue, reconciler, the agents' API and the page."""
+    settings = load_settings()
+    logs.configure(settings.log_level, settings.log_format, part="hub")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(settings))

@@ -1,0 +1,86 @@
+// Two comforts on top of a page that works without them: the lanes stay current, and a click on a heading sorts here.
+"use strict";
+
+const PERIOD = 2000; // milliseconds between looks at the lanes
+
+const settledIn = (lane) => lane.done + lane.partial + lane.rejected + lane.skipped;
+
+function stateOf(status) {
+  if (status.queue !== "ok") return "The queue server cannot be reached";
+  if (status.scans.open) return "Looking through folders";
+  if (status.idle) return "All done";
+  return status.settled_or_retrying ? "Waiting to try some files again" : "Working";
+}
+
+function showLanes(status) {
+  for (const [name, lane] of Object.entries(status.lanes)) {
+    const row = document.querySelector(`#lanes [data-lane="${CSS.escape(name)}"]`);
+    if (!row) continue;
+    const counts = { ...lane, settled: settledIn(lane) };
+    for (const cell of row.querySelectorAll("[data-count]")) cell.textContent = counts[cell.dataset.count];
+    const bar = row.querySelector("progress");
+    bar.max = lane.total || 1;
+    bar.value = counts.settled;
+    row.querySelector(".late").hidden = !lane.retrying;
+    row.querySelector(".bad").hidden = !lane.rejected;
+    row.classList.toggle("idle", !lane.total && !lane.queued && !lane.active);
+  }
+}
+
+function showNews(status) {
+  const now = Object.values(status.lanes).reduce((sum, lane) => sum + settledIn(lane), status.files);
+  const news = now !== Number(document.body.dataset.settled);
+  const link = document.getElementById("news");
+  if (link) {
+    link.hidden = !news;
+    link.textContent = "Show new results";
+    link.href = location.href;
+  } else if (news && document.querySelector(".empty")) {
+    location.reload();
+  }
+}
+
+async function refresh() {
+  const state = document.getElementById("state");
+  let text = "The hub does not answer";
+  try {
+    const response = await fetch("/api/status", { signal: AbortSignal.timeout(10 * PERIOD) });
+    if (response.ok) {
+      const status = await response.json();
+      showLanes(status);
+      showNews(status);
+      text = stateOf(status);
+    }
+  } catch {
+    // Said in the header; the next look may find it again.
+  }
+  if (state.textContent !== text) state.textContent = text;
+  setTimeout(refresh, PERIOD);
+}
+
+function sortRows(table, header) {
+  const column = [...header.parentElement.children].indexOf(header);
+  const direction = header.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+  const numeric = header.dataset.kind === "number";
+  const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
+  const rows = [...table.tBodies[0].rows].map((row) => ({ row, value: row.cells[column].dataset.value }));
+  rows.sort((a, b) => {
+    if (!a.value || !b.value) return (a.value ? 0 : 1) - (b.value ? 0 : 1); // unknowns last, either way
+    const order = numeric ? a.value - b.value : collator.compare(a.value, b.value);
+    return direction === "ascending" ? order : -order;
+  });
+  table.tBodies[0].append(...rows.map(({ row }) => row));
+  for (const other of header.parentElement.querySelectorAll("[aria-sort]")) other.setAttribute("aria-sort", "none");
+  header.setAttribute("aria-sort", direction);
+}
+
+// With more rows than one page holds, only the server can sort: the headings stay links.
+const table = document.querySelector("table[data-sortable]");
+table?.tHead.addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  sortRows(table, link.closest("th"));
+});
+
+setTimeout(refresh, PERIOD);

@@ -36,7 +36,7 @@ COLUMNS = (
     ("key", "Key", "number"),
     ("loudness", "LUFS", "number"),
     ("danceability", "Dance", "number"),
-    ("duplicates", "Same as", "number"),
+    ("duplicates", "Dup", "number"),
 )
 """(name to sort by, heading, how it sorts)."""
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ async def serve(settings: Settings) -> None:
         redis = connect(settings.redis_url)
         producer = Producer(redis)
         app = create_app(settings, catalogue, redis=redis, producer=producer)
-        server = uvicorn.Server(
+        server = _Server(
             uvicorn.Config(
                 app,
                 log_config=None,
@@ -66,6 +67,21 @@ async def serve(settings: Settings) -> None:
                 async with asyncio.timeout(1):
                     await producer.close()
             log.info("hub.stopped")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn ends the process by the signal that stopped it; we still have files to close then."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
 
 def listen(host: str, port: int) -> socket.socket:

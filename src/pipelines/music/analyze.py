@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.music.limits import analyze_seconds, changed
+from pipelines.music.limits import analyze_seconds
 from pipelines.payload import FilePayload, TaskResult, decode_path
 
 SCHEMA = 1
@@ -59,10 +59,11 @@ def analyze(path: str | Path, size: int | None = None) -> Analysis:
     Raises RecordNotFoundError (the file is gone, its folder is there), InputRejected (not audio, corrupt), OSError,
     TimeoutError, ToolMissing.
     """
+    from pipelines.music.ffmpeg import stat_of
     from pipelines.music.measure import measure
 
     path = Path(path)
-    if size is not None and changed(path, size):
+    if size is not None and stat_of(path).st_size != size:
         return Analysis(outcome="skipped", reason="changed-since-scan")
     return measure(path)
 

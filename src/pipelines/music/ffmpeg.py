@@ -80,10 +80,7 @@ def regular_file(path: Path) -> os.stat_result:
     empty as an unmounted archive does. InputRejected: `not-a-file` (a FIFO would hang), `empty`, `not-audio`
     (a playlist).
     """
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise missing(path) from error
+    found = stat_of(path)
     if not stat.S_ISREG(found.st_mode):
         raise InputRejected("not-a-file", "a folder, pipe, socket or device; only regular files are read")
     if found.st_size == 0:
@@ -93,6 +90,14 @@ def regular_file(path: Path) -> os.stat_result:
     if head.startswith(PLAYLIST_HEADS):
         raise InputRejected("not-audio", "a playlist or a page, not a sound")
     return found
+
+
+def stat_of(path: Path) -> os.stat_result:
+    """Of what a path leads to; raises what `missing` says it means that there is nothing."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise missing(path) from error
 
 
 def missing(path: Path) -> Exception:

@@ -36,6 +36,9 @@ PULSE_RATE = 4_000
 """Bytes a second of 8-bit sound on stdout: tells the decoded length, and ends ffmpeg when nobody reads any more
 (the fingerprint itself is only written at the very end)."""
 
+LARGE_FRAMES = ("-map", "0:a:0", "-af", "asetnsamples=n=16384:p=0")
+"""Fewer frames spare ffmpeg's threads most of their switching."""
+
 
 class FingerprintPayload(FilePayload):
     """One audio file to fingerprint. `version` is its sha256 plus the profile's name."""
@@ -66,8 +69,9 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
     if len(expected) == len(digest) and expected != digest:
         return Fingerprint(outcome="skipped", reason="changed-since-scan", sha256=digest)
     declared = probe(path)
-    arguments = [*input_arguments(path), *("-map", "0:a:0", "-ac", "1", "-ar", str(PULSE_RATE), "-f", "u8", "pipe:1")]
-    arguments += ["-map", "0:a:0", "-f", "chromaprint", "-fp_format", "raw", SIDE]
+    pulse = [*LARGE_FRAMES, "-ac", "1", "-ar", str(PULSE_RATE), "-f", "u8", "pipe:1"]
+    chromaprint = [*LARGE_FRAMES, "-f", "chromaprint", "-fp_format", "raw", SIDE]
+    arguments = [*input_arguments(path), *pulse, *chromaprint]
     decoded = 0
     with FfmpegStream(arguments, decode_budget(before.st_size)) as stream:
         for block in stream.blocks(1 << 16):

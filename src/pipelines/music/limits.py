@@ -6,8 +6,6 @@ Scaled to the file's bytes, because that is all a producer knows. The worst soun
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pipelines.music.stream import Budget
 from pipelines.payload import FilePayload
 
@@ -46,8 +44,3 @@ def is_short(decoded: float, declared: float | None, estimated: bool, errors: in
     if declared is None or (estimated and not errors):
         return False
     return declared - decoded > max(1.0, 0.02 * declared)
-
-
-def changed(path: Path, size: int) -> bool:
-    """True if the file has another size than when it was scanned, so the result would stand for other content."""
-    return path.stat().st_size != size

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
 from pipelines.music import text
-from pipelines.music.limits import changed, tag_seconds
+from pipelines.music.limits import tag_seconds
 from pipelines.payload import FilePayload, TaskResult, decode_path
 
 LONGEST_DURATION = 30 * 86_400.0
@@ -57,13 +57,13 @@ def read_metadata(path: str | Path, size: int | None = None) -> FileTags:
     Raises RecordNotFoundError, InputRejected (neither tags nor sound), OSError, TimeoutError, ToolMissing (only where
     the tags are unreadable and ffmpeg is asked).
     """
-    from pipelines.music.ffmpeg import regular_file
+    from pipelines.music.ffmpeg import regular_file, stat_of
     from pipelines.music.tags import BadTags, read_tags
 
     path = Path(path)
-    regular_file(path)
-    if size is not None and changed(path, size):
+    if size is not None and stat_of(path).st_size != size:
         return FileTags(outcome="skipped", reason="changed-since-scan")
+    regular_file(path)
     try:
         tags = read_tags(path)
     except BadTags as error:

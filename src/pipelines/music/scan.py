@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.music.ffmpeg import missing
+from pipelines.music.ffmpeg import stat_of
 from pipelines.music.magic import AUDIO_SUFFIXES, HEAD_BYTES, looks_like_audio
 from pipelines.music.walk import Cursor, Entry, reason_of, walk_after
 from pipelines.payload import Payload, TaskResult, decode_path, encode_path
@@ -130,10 +130,7 @@ def scan_chunk(
     max_seconds: float = CHUNK_SECONDS,
 ) -> Chunk:
     """The files after `cursor`, until one of the bounds is met. A `root` that is a file is taken, whatever its name."""
-    try:
-        found = root.stat()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise missing(root) from error
+    found = stat_of(root)
     chunk = Chunk()
     if not stat.S_ISDIR(found.st_mode):
         if stat.S_ISREG(found.st_mode):

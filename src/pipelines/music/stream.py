@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import select
 import signal
@@ -30,6 +31,8 @@ MEMORY = 1 << 30
 
 SIDE_LIMIT = 64 << 20
 """Bytes kept from the side channel; a raw fingerprint is 116 kB an hour."""
+
+_SIGNAL = re.compile(r"Exiting normally, received signal (\d+)")
 
 
 @dataclass(frozen=True)
@@ -161,12 +164,14 @@ class FfmpegStream:
             raise TimeoutError(f"ffmpeg was not done after {self._budget.wall:.0f} s") from error
         for thread in self._threads:
             thread.join()
-        if self.code == -signal.SIGXCPU:
+        received = _SIGNAL.search("\n".join(self.log.lines()))  # ffmpeg catches what it can and exits with 255
+        number = -self.code if self.code < 0 else int(received.group(1)) if received else 0
+        if number == signal.SIGXCPU:
             raise InputRejected("too-slow", f"over {self._budget.cpu:.0f} s of CPU to decode")
-        if self.code == -signal.SIGKILL:  # the kernel ran out of memory, or an operator: not the file's fault
-            raise OSError("ffmpeg was killed from outside")
-        if self.code < 0:
-            raise InputRejected("decoder-crash", f"ffmpeg died of {signal.Signals(-self.code).name}")
+        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):  # memory ended, or somebody: not the file
+            raise OSError(f"ffmpeg was ended from outside by {signal.Signals(number).name}")
+        if number:
+            raise InputRejected("decoder-crash", f"ffmpeg died of {signal.Signals(number).name}")
 
     def _read_log(self, pipe: IO[bytes]) -> None:
         with pipe:

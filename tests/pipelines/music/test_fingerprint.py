@@ -1,0 +1,118 @@
+"""What a file is: its hash and its Chromaprint."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import signal
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.context import InlineContext, policy_of
+from pipelines.errors import InputRejected
+from pipelines.music.ffmpeg import ffmpeg_path
+from pipelines.music.fingerprint import Fingerprint, FingerprintPayload, fingerprint, fingerprint_file
+from pipelines.music.prints import decode_items, encode_items
+from pipelines.music.samples import Sample
+from pipelines.payload import encode_path
+from tests.pipelines.conftest import Make, ends
+
+
+def payload(path: Path, digest: str | None = None) -> FingerprintPayload:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if digest is None else digest
+    return FingerprintPayload(version=f"{digest}:default", path=encode_path(path), size=path.stat().st_size)
+
+
+def decompress(packed: bytes) -> list[int]:
+    """Chromaprint's compressed form: XOR of neighbours, as distances between set bits, in 3 bits and 5 bits more."""
+    count = int.from_bytes(packed[1:4], "big")
+    bits = int.from_bytes(packed[4:], "little")
+    steps: list[int] = []
+    position = items = 0
+    while items < count:
+        step = bits >> position & 7
+        position += 3
+        steps.append(step)
+        items += step == 0
+    position = (position + 7) // 8 * 8
+    for index, step in enumerate(steps):
+        if step == 7:
+            steps[index] += bits >> position & 31
+            position += 5
+    found: list[int] = []
+    value = bit = 0
+    for step in steps:
+        if step:
+            bit += step
+            value |= 1 << (bit - 1)
+        else:
+            found.append(value ^ (found[-1] if found else 0))
+            value = bit = 0
+    return found
+
+
+def test_fact_raw_items_are_little_endian_here_and_equal_the_packed_form(samples: list[Sample]) -> None:
+    argv = [ffmpeg_path(), "-nostdin", "-v", "error", "-i", samples[0].path, "-map", "0:a:0", "-f", "chromaprint"]
+    packed = subprocess.run([*argv, "-fp_format", "compressed", "pipe:1"], capture_output=True, check=True).stdout
+    assert list(decode_items(fingerprint(samples[0].path).raw)) == decompress(packed)
+
+
+def test_fact_the_whole_file_is_printed_and_not_its_first_two_minutes(make: Make) -> None:
+    found = fingerprint(make("long.flac", "-f", "lavfi", "-i", "anoisesrc=a=0.1:seed=1", "-t", "300"))
+    assert found.duration == pytest.approx(300, abs=0.1)
+    assert found.items == pytest.approx(8.08 * 300, rel=0.01)
+
+
+def test_items_travel_as_little_endian_uint32() -> None:
+    assert base64.b64decode(encode_items([1, 0x80000000])) == b"\1\0\0\0\0\0\0\x80"
+    assert decode_items(encode_items([7, 8])) == array("I", [7, 8])
+
+
+async def test_the_result_names_the_bytes_it_stands_for(samples: list[Sample]) -> None:
+    result = await fingerprint_file(InlineContext(), payload(samples[0].path))
+    assert result.sha256 == hashlib.sha256(samples[0].path.read_bytes()).hexdigest()
+    assert (result.outcome, result.warnings) == ("done", [])
+    assert result.items == len(decode_items(result.raw)) > 100
+    assert Fingerprint.model_validate_json(result.model_dump_json()) == result
+
+
+async def test_a_file_that_changed_since_the_scan_is_skipped_whatever_its_size(samples: list[Sample]) -> None:
+    result = await fingerprint_file(InlineContext(), payload(samples[0].path, digest="f" * 64))
+    assert (result.outcome, result.reason, result.raw) == ("skipped", "changed-since-scan", "")
+
+
+async def test_a_version_that_is_no_hash_is_taken_as_it_is(samples: list[Sample]) -> None:
+    assert (await fingerprint_file(InlineContext(), payload(samples[0].path, digest="7"))).outcome == "done"
+
+
+def test_sound_too_short_to_print_keeps_its_hash(make: Make) -> None:
+    found = fingerprint(make("blip.wav", "-f", "lavfi", "-i", "sine=duration=0.5"))
+    assert (found.outcome, found.reason, found.items) == ("partial", "too-short", 0)
+    assert len(found.sha256) == 64
+
+
+def test_what_does_not_decode_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.flac").write_bytes(b"fLaC" + b"\0" * 5000)
+    with pytest.raises(InputRejected, match="corrupt"):
+        fingerprint(tmp_path / "a.flac")
+
+
+def test_time_limits_grow_with_the_file(samples: list[Sample]) -> None:
+    sized = FingerprintPayload(version="", path="/a", size=10_000_000)
+    assert policy_of(fingerprint_file).timeout(sized) == 200
+
+
+def test_kill_9_of_the_fingerprinting_process_leaves_no_ffmpeg(make: Make) -> None:
+    path = make("hour.flac", "-f", "lavfi", "-i", "sine", "-t", "14400")
+    code = "import sys; from pipelines.music.fingerprint import fingerprint; fingerprint(sys.argv[1])"
+    with subprocess.Popen([sys.executable, "-c", code, path]) as reader:
+        me = psutil.Process(reader.pid)
+        while not (found := [child for child in me.children() if "chromaprint" in child.cmdline()]):
+            assert reader.poll() is None
+        reader.send_signal(signal.SIGKILL)
+    assert ends(found[0].pid, within=10)

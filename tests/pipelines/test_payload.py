@@ -1,0 +1,32 @@
+"""Paths survive as bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pipelines.music.scan import ScanPayload
+from pipelines.payload import decode_path, display_path, encode_path
+
+names = st.binary(min_size=1, max_size=255).filter(
+    lambda name: b"\0" not in name and b"/" not in name and name not in (b".", b"..")
+)
+
+
+@given(st.lists(names, min_size=1, max_size=5))
+def test_any_path_survives_json_and_finds_the_same_bytes(parts: list[bytes]) -> None:
+    path = b"/" + b"/".join(parts)
+    sent = json.loads(json.dumps(encode_path(path)))
+    assert sent.isascii()
+    assert os.fsencode(decode_path(sent)) == path
+    assert display_path(sent).isprintable()
+
+
+def test_an_unknown_field_is_refused_by_name() -> None:
+    with pytest.raises(ValidationError, match="rooot"):
+        ScanPayload(version="1", root="/m", rooot="/x")  # type: ignore[call-arg]

@@ -1,0 +1,320 @@
+"""`phaze up`, as people run it: real processes, real music, real signals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipelines.music.samples import Sample, write_samples
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="session")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    return write_samples(tmp_path_factory.mktemp("samples"))
+
+
+@pytest.fixture
+def few(samples: list[Sample], tmp_path: Path) -> Path:
+    """Three samples, one of them the copy of another, and a file that is no audio."""
+    folder = tmp_path / "few"
+    folder.mkdir()
+    copy = next(sample for sample in samples if sample.duplicate_of is not None)
+    other = next(sample for sample in samples if sample.path not in (copy.path, copy.duplicate_of))
+    assert copy.duplicate_of is not None
+    for path in (copy.path, copy.duplicate_of, other.path):
+        shutil.copy(path, folder)
+    (folder / "broken.mp3").write_bytes(b"this is not music\n" * 400)
+    return folder
+
+
+class Up:
+    """A running `phaze up`."""
+
+    def __init__(self, data: Path, *arguments: object, **env: str) -> None:
+        self.data = data
+        self.process_started = time.time()
+        environment = {**os.environ, "PHAZE_DATA_DIR": str(data), "PHAZE_HUB_PORT": "0", **env}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "agent.cli", "up", *map(str, arguments)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.out = self.err = ""
+        self.ended = False
+
+    def end(self, within: float = 180) -> int:
+        """Wait for it; its exit code."""
+        self.out, self.err = self.process.communicate(timeout=within)
+        self.ended = True
+        return self.process.returncode
+
+    def clean(self) -> None:
+        """Leave neither processes nor pipes behind, however the test ended."""
+        for process in (*self.family(), *([self.process] if self.process.poll() is None else [])):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        if not self.ended:
+            self.process.communicate(timeout=10)
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that works on this data folder."""
+        found = []
+        for process in psutil.process_iter(["pid"]):
+            try:
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                said = [*process.cmdline(), process.environ().get("PHAZE_DATA_DIR", ""), process.cwd()]
+            except (psutil.Error, OSError):
+                continue
+            if any(str(self.data) in text for text in said):
+                found.append(process)
+        return found
+
+    def pid_of(self, name: str) -> int:
+        """The process id of `hub`, `valkey` or a lane's worker."""
+        for process in self.family():
+            line = " ".join(process.cmdline())
+            lane = process.environ().get("PHAZE_AGENT_LANE")
+            if (
+                (name == "valkey" and "valkey-server" in line)
+                or (name == "hub" and line.endswith("agent.cli hub"))
+                or (name == lane and line.endswith("agent.cli worker"))
+            ):
+                return process.pid
+        raise LookupError(name)
+
+    def until(self, condition: Callable[[], bool], within: float = 90) -> None:
+        deadline = time.monotonic() + within
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def results(self, service: str = "") -> list[sqlite3.Row]:
+        """What the catalogue holds, one row a result."""
+        path = self.data / "catalogue.sqlite"
+        if not path.exists():
+            return []
+        connection = sqlite3.connect(path, timeout=10)
+        connection.row_factory = sqlite3.Row
+        try:
+            return connection.execute("SELECT * FROM results WHERE service LIKE ?", (service or "%",)).fetchall()
+        except sqlite3.OperationalError:
+            return []
+        finally:
+            connection.close()
+
+    def nobody_left(self, within: float = 10) -> bool:
+        deadline = time.monotonic() + within
+        while self.family():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def go(*arguments: object, **env: str) -> Up:
+        started.append(Up(tmp_path / "data", *arguments, **env))
+        return started[-1]
+
+    yield go
+    for up in started:
+        up.clean()
+
+
+def tracks(data: Path, *arguments: str) -> list[dict[str, Any]]:
+    """`phaze tracks --json` on a data folder."""
+    run = subprocess.run(
+        [sys.executable, "-m", "agent.cli", "tracks", "--json", *arguments],
+        env={**os.environ, "PHAZE_DATA_DIR": str(data)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found: list[dict[str, Any]] = json.loads(run.stdout)
+    return found
+
+
+def test_a_folder_goes_through_all_lanes_into_a_table_and_a_bad_file_into_a_row(
+    start: Callable[..., Up], few: Path, samples: list[Sample]
+) -> None:
+    truth = {sample.path.name: sample for sample in samples}
+    up = start(few, "--once")
+    assert up.end() == 3, up.err
+    assert up.nobody_left()
+    rows = {Path(row["path"]).name: row for row in tracks(up.data)}
+    assert rows.keys() == {path.name for path in few.iterdir()}
+    for name, sample in truth.items():
+        if name in rows:
+            assert rows[name]["title"] == sample.title
+            assert rows[name]["bpm"] == pytest.approx(sample.bpm, rel=0.04)
+            assert (rows[name]["key"], rows[name]["scale"]) == (sample.key, sample.scale)
+            assert rows[name]["title"] in up.out
+    groups = [row["duplicates"] for row in rows.values() if row["duplicates"]]
+    assert len(groups) == 2
+    assert len(set(groups)) == 1
+    problems = rows["broken.mp3"]["problems"]
+    assert {problem["outcome"] for problem in problems} == {"rejected"}
+    assert {problem["service"] for problem in problems} >= {"process_file", "fingerprint_file"}
+    assert "rejected: 1 file" in up.out
+    assert re.search(r"4 files, 1\.\d minutes of audio, in \d+:\d\d on \d+ cores?", up.out)
+
+    again = start(few, "--once")
+    assert again.end() == 3
+    assert "nothing was analysed again" in again.out
+    assert len(again.results("process_file")) == 4
+    assert max(row["finished_at"] for row in again.results("process_file")) < again.process_started
+
+    narrowed = tracks(up.data, "--bpm", f"{truth[next(iter(truth))].bpm - 1}..200", "--sort", "-bpm")
+    assert all(row["bpm"] for row in narrowed)
+
+
+def test_every_event_is_json_for_machines(start: Callable[..., Up], few: Path) -> None:
+    (few / "broken.mp3").unlink()
+    up = start(few, "--once", "--json")
+    assert up.end() == 0, up.err
+    events = [json.loads(line) for line in up.out.splitlines()]
+    kinds = {event["event"] for event in events}
+    assert kinds == {"note", "progress", "track", "summary"}
+    assert events[-1]["event"] == "summary"
+    assert (events[-1]["tracks"], events[-1]["rejected"], events[-1]["unfinished"]) == (3, 0, 0)
+    assert {work["lane"] for work in events[-1]["work"]} == {"analyze", "fingerprint", "meta"}
+
+
+def test_ctrl_c_ends_everything_within_the_grace_and_the_next_start_goes_on(
+    start: Callable[..., Up], few: Path
+) -> None:
+    up = start(few, "--once", PHAZE_SHUTDOWN_GRACE="1")
+    up.until(lambda: len(up.results("extract_file_metadata")) == 4)
+    up.process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    assert up.end() == 130
+    assert time.monotonic() - started < 30
+    assert "stopping" in up.err
+    assert up.nobody_left()
+    again = start(few, "--once")
+    assert again.end() == 3
+    assert len(again.results("process_file")) == 4
+    assert len(again.results("extract_file_metadata")) == 4
+
+
+def test_nobody_survives_a_killed_parent_and_nothing_is_lost(start: Callable[..., Up], few: Path) -> None:
+    up = start(few, "--once")
+    up.until(lambda: len(up.results("extract_file_metadata")) >= 1)
+    up.until(lambda: len(up.family()) > 7)
+    up.process.send_signal(signal.SIGKILL)
+    assert up.end() == -signal.SIGKILL
+    assert up.nobody_left()
+    again = start(few, "--once")
+    assert again.end() == 3
+    for service in ("extract_file_metadata", "fingerprint_file", "process_file"):
+        assert len(again.results(service)) == 4
+
+
+@pytest.mark.parametrize("victim", ["analyze", "hub", "valkey"])
+def test_whoever_dies_is_started_again_and_the_run_completes(start: Callable[..., Up], few: Path, victim: str) -> None:
+    up = start(few, "--once")
+    up.until(lambda: len(up.results("extract_file_metadata")) >= 1)
+    os.kill(up.pid_of(victim), signal.SIGKILL)
+    assert up.end() == 3, up.err
+    said = {
+        "analyze": "worker-analyze was ended by SIGKILL",
+        "hub": "hub was ended by SIGKILL",
+        "valkey": "queue server",
+    }
+    assert said[victim] in up.err
+    assert up.nobody_left()
+    for service in ("extract_file_metadata", "fingerprint_file", "process_file"):
+        rows = up.results(service)
+        assert len(rows) == 4
+        assert {row["outcome"] for row in rows} <= {"done", "partial", "rejected"}
+
+
+def test_a_second_one_on_the_same_data_folder_is_refused(start: Callable[..., Up], few: Path) -> None:
+    first = start(few)
+    first.until(lambda: (first.data / "catalogue.sqlite").exists())
+    second = start(few, "--once")
+    assert second.end() == 1
+    assert re.search(r"another `phaze up` uses the data folder .*PHAZE_DATA_DIR", second.err)
+
+
+def test_what_cannot_start_is_one_line(start: Callable[..., Up], tmp_path: Path) -> None:
+    missing = start(tmp_path / "nowhere", "--once")
+    assert missing.end() == 1
+    assert missing.err.strip().endswith("nowhere does not exist; give a folder of music, or one file")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        busy = start(tmp_path, "--once", PHAZE_HUB_PORT=port)
+        assert busy.end() == 1
+        assert f"PHAZE_HUB_PORT={port} is in use" in busy.err
+    bad = start(tmp_path, PHAZE_LANE_META_CONCURRENCY="two")
+    assert bad.end() == 2
+    assert bad.err.strip() == (
+        "phaze: PHAZE_LANE_META_CONCURRENCY=two should be a valid integer, unable to parse string as an integer"
+    )
+    for run in (missing, busy, bad):
+        assert "Traceback" not in run.err
+        assert run.nobody_left()
+
+
+def test_an_empty_folder_ends_at_once_and_says_so(start: Callable[..., Up], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    up = start(tmp_path / "empty", "--once")
+    assert up.end() == 3
+    assert "empty-folder" in up.out
+
+
+def test_a_long_data_folder_and_odd_file_names_work(
+    start: Callable[..., Up], samples: list[Sample], tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    names = [b"caf\xe9 \xff.mp3", "a\nb\u2028[bold]c.flac".encode(), b"-rf.ogg", b"%41\x1b[31m.mp3"]
+    mp3 = next(sample.path for sample in samples if sample.path.suffix == ".mp3")
+    for name in names:
+        shutil.copy(mp3, os.path.join(os.fsencode(folder), name))  # noqa: PTH118 - the names are bytes
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    up = Up(deep, folder, "--once")
+    try:
+        assert up.end() == 0, up.err
+        assert len(tracks(deep)) == len(names)
+        assert "\x1b[31m" not in up.out
+    finally:
+        up.clean()
+
+
+def test_the_socket_of_the_queue_server_is_this_users_alone(start: Callable[..., Up], few: Path) -> None:
+    up = start(few)
+    up.until(lambda: (up.data / "redis.url").exists())
+    url = (up.data / "redis.url").read_text("utf-8")
+    assert url.startswith("unix://")
+    assert Path(url.removeprefix("unix://")).stat().st_mode & 0o077 == 0
+    for secret in ("agent.token", "redis.url"):
+        if (up.data / secret).exists():
+            assert (up.data / secret).stat().st_mode & 0o077 == 0

@@ -108,7 +108,7 @@ def test_time_limits_grow_with_the_file(samples: list[Sample]) -> None:
 
 
 def test_kill_9_of_the_fingerprinting_process_leaves_no_ffmpeg(make: Make) -> None:
-    path = make("hour.flac", "-f", "lavfi", "-i", "sine", "-t", "14400")
+    path = make("hours.flac", "-f", "lavfi", "-i", "anullsrc=r=8000:cl=mono", "-t", "28800")
     code = "import sys; from pipelines.music.fingerprint import fingerprint; fingerprint(sys.argv[1])"
     with subprocess.Popen([sys.executable, "-c", code, path]) as reader:
         me = psutil.Process(reader.pid)

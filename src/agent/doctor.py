@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -98,10 +99,10 @@ def queue_server(settings: Settings) -> Iterator[Finding]:
         except ValkeyBinaryNotFoundError as error:
             yield Finding("queue server", "missing", str(error), "set PHAZE_REDIS_URL to a Redis or Valkey server")
         return
-    yield asyncio.run(_outside_server(settings.redis_url))
+    yield asyncio.run(outside_server(settings.redis_url))
 
 
-async def _outside_server(url: str) -> Finding:
+async def outside_server(url: str) -> Finding:
     client = connect(url)
     try:
         async with asyncio.timeout(10):
@@ -152,7 +153,9 @@ def data_folder(settings: Settings) -> Iterator[Finding]:
     """Whether the data folder can be written and its disk has room."""
     folder = settings.data_dir
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not os.access(existing, os.W_OK):
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError:
         yield Finding("data folder", "missing", f"{folder} cannot be written", "set PHAZE_DATA_DIR to one that can")
         return
     free = shutil.disk_usage(existing).free

@@ -10,9 +10,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from agent.display import duration_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 RATE_WINDOW = 30.0
 """Seconds over which a lane's rate is measured."""
@@ -64,11 +67,11 @@ def finished(row: Mapping[str, Any]) -> int:
 class TerminalView:
     """A bar a lane, the files of the moment, redrawn in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(stderr=True)
+        self._console = console or Console(stderr=True)
         self._live = Live(console=self._console, refresh_per_second=8, transient=True, screen=False)
         self._rates = Rates()
         self._started = time.monotonic()

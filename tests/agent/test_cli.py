@@ -1,0 +1,64 @@
+"""The commands answer at once, and say what they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from agent.cli import COMMANDS
+from agent.errors import ConfigError
+
+
+def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "importtime", "-m", "agent.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_lists_every_command_and_imports_none_of_them() -> None:
+    started = time.monotonic()
+    said = run("--help")
+    assert time.monotonic() - started < 3.0
+    assert said.returncode == 0
+    for name in COMMANDS:
+        assert f"  {name} " in said.stdout
+    imported = {line.rsplit("|", 1)[-1].strip() for line in said.stderr.splitlines() if "|" in line}
+    assert "click" in imported
+    assert not imported & {"saq", "redis", "pydantic", "sqlalchemy", "rich", "httpx", "starlette", "asyncio", "numpy"}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(name: str) -> None:
+    said = run(name, "--help")
+    assert said.returncode == 0
+    assert f"Usage: phaze {name}" in said.stdout or f"Usage: python -m agent.cli {name}" in said.stdout
+
+
+def test_an_unknown_command_is_wrong_use() -> None:
+    said = run("analyse")
+    assert said.returncode == 2
+    assert "No such command 'analyse'" in said.stderr
+
+
+def test_bad_configuration_is_one_line_and_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKER_MAX_JOBS", "none")
+    command = [sys.executable, "-m", "agent.cli", "worker"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == ConfigError.exit_code == 2
+    assert said.stderr.startswith("phaze: WORKER_MAX_JOBS=none should be a valid integer")
+    assert len(said.stderr.splitlines()) == 1
+
+
+def test_settings_shows_values_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAZE_AGENT_TOKEN", "s3cret")
+    monkeypatch.setenv("PHAZE_REDIS_URL", "redis://user:passw0rd@host:6379/0")
+    monkeypatch.setenv("PHAZE_LANE_IO_CONCURENCY", "3")
+    command = [sys.executable, "-m", "agent.cli", "settings"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "PHAZE_AGENT_TOKEN=[redacted]  (set)" in said.stdout
+    assert "PHAZE_LANE_ANALYZE_CONCURRENCY=4\n" in said.stdout
+    assert "did you mean PHAZE_LANE_IO_CONCURRENCY?" in said.stderr
+    assert "s3cret" not in said.stdout + said.stderr
+    assert "passw0rd" not in said.stdout + said.stderr

@@ -1,0 +1,102 @@
+"""The doctor names what is wrong on this machine, with the remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent import doctor
+from agent.settings import load_settings
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agent.cli", "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_machine_that_passes_these_tests_is_well() -> None:
+    said = run("--json")
+    findings = {finding["what"]: finding for finding in json.loads(said.stdout)}
+    assert said.returncode == 0, said.stdout
+    assert findings["essentia"]["verdict"] == "ok"
+    assert "ebur128" in findings["ffmpeg"]["detail"]
+    assert findings["queue server"]["detail"].startswith("embedded Valkey")
+    assert {"lanes", "memory", "data folder"} <= findings.keys()
+
+
+def test_a_missing_ffmpeg_fails_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAZE_FFMPEG", "/nowhere/ffmpeg")
+    said = run()
+    assert said.returncode == 1
+    assert "MISSING  ffmpeg" in said.stdout
+    assert "-> " in said.stdout
+
+
+def test_an_ffmpeg_without_what_is_needed_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stub = tmp_path / "ffmpeg"
+    stub.write_text('#!/bin/sh\necho "ffmpeg version 4.0"\n', "utf-8")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PHAZE_FFMPEG", str(stub))
+    (finding,) = doctor.ffmpeg_program(load_settings())
+    assert finding.verdict == "missing"
+    assert "4.0 lacks ebur128 and chromaprint" in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("configure", "said"),
+    [
+        ({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}, "may evict jobs (maxmemory-policy allkeys-lru)"),
+        ({"maxmemory": "0", "appendonly": "no"}, "keeps nothing across a crash"),
+    ],
+)
+async def test_a_server_that_may_lose_jobs_is_warned_about(
+    redis: object, valkey_url: str, configure: dict[str, str], said: str
+) -> None:
+    from redis.asyncio import Redis
+
+    assert isinstance(redis, Redis)
+    before = {name: (await redis.config_get(name))[name] for name in configure}
+    for name, value in configure.items():
+        await redis.config_set(name, value)
+    try:
+        finding = await doctor.outside_server(valkey_url)
+    finally:
+        for name, value in before.items():
+            await redis.config_set(name, value)
+    assert finding.verdict == "warning"
+    assert said in finding.detail
+    assert finding.remedy
+
+
+async def test_a_server_that_does_not_answer_is_missing() -> None:
+    finding = await doctor.outside_server("redis://:hidden@127.0.0.1:1/0")
+    assert finding.verdict == "missing"
+    assert "PHAZE_REDIS_URL" in finding.remedy
+    assert "hidden" not in finding.detail
+
+
+def test_too_many_cpu_slots_for_the_machine_are_told_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.cpu_count() or 1
+    monkeypatch.setenv("PHAZE_LANE_ANALYZE_CONCURRENCY", str(cores + 5))
+    monkeypatch.setenv("WORKER_MAX_JOBS", "100")
+    (finding,) = doctor.lanes_against_cores(load_settings())
+    assert finding.verdict == "warning"
+    assert f"this machine {cores} cores" in finding.detail
+
+
+def test_a_data_folder_that_cannot_be_written_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAZE_DATA_DIR", "/proc/phaze")
+    (finding,) = doctor.data_folder(load_settings())
+    assert finding.verdict == "missing"
+    assert "PHAZE_DATA_DIR" in finding.remedy
+
+
+def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAZE_HUB_PRT", "1")
+    (finding,) = doctor.variables(load_settings())
+    assert finding.remedy == "did you mean PHAZE_HUB_PORT?"

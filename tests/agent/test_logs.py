@@ -1,0 +1,72 @@
+"""No secret leaves through a log line."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import structlog
+
+from agent import logs
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> object:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def logged(capsys: pytest.CaptureFixture[str], **fields: object) -> dict[str, object]:
+    logs.configure("info", "json", lane="io")
+    structlog.get_logger().info("job.claimed", **fields)
+    line: dict[str, object] = json.loads(capsys.readouterr().err)
+    return line
+
+
+def test_a_line_is_an_event_with_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    line = logged(capsys, task="s3_upload", attempts=2)
+    assert (line["event"], line["lane"], line["task"], line["attempts"]) == ("job.claimed", "io", "s3_upload", 2)
+    assert line["level"] == "info"
+    assert "timestamp" in line
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("api_key", "hunter2"),
+        ("agent_token", "hunter2"),
+        ("headers", {"Authorization": "hunter2"}),
+        ("error", "401 for Authorization: Bearer hunter2"),
+        ("url", "https://s3/x?partNumber=1&X-Amz-Signature=hunter2&X-Amz-Date=1"),
+        ("url", "redis://user:hunter2@host/0"),
+        ("nested", [{"password": "hunter2"}]),
+    ],
+)
+def test_secrets_are_redacted_by_name_and_by_look(
+    capsys: pytest.CaptureFixture[str], field: str, value: object
+) -> None:
+    assert "hunter2" not in json.dumps(logged(capsys, **{field: value}))
+
+
+def test_a_fencing_token_is_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    assert logged(capsys, token=17)["token"] == 17
+
+
+def test_an_exceptions_text_is_redacted_and_the_standard_library_logs_the_same_way(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("info", "json")
+    try:
+        raise ValueError("Bearer hunter2")
+    except ValueError:
+        logging.getLogger("other").exception("failed with %s", "redis://u:hunter2@h")
+    line = json.loads(capsys.readouterr().err)
+    assert line["logger"] == "other"
+    assert "hunter2" not in json.dumps(line)
+    assert "ValueError" in line["exception"]

@@ -32,7 +32,7 @@ __all__ = [
     "fingerprint_file",
 ]
 
-PULSE_RATE = 4_000
+PULSE_RATE = 44_100
 """Bytes a second of 8-bit sound on stdout: tells the decoded length, and ends ffmpeg when nobody reads any more
 (the fingerprint itself is only written at the very end)."""
 
@@ -79,7 +79,7 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
     after = path.stat()
     if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
         return Fingerprint(outcome="skipped", reason="changed-since-scan", sha256=digest)
-    if not decoded and stream.log.errors:
+    if not decoded:
         raise InputRejected("corrupt", stream.log.last_error() or "nothing could be decoded")
     words = array("I", bytes(stream.side[: len(stream.side) // 4 * 4]))  # the muxer writes the machine's own order
     result = Fingerprint(

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from saq.job import Job, Status
+from saq.queue.redis import RedisQueue
+
+from agent.hub import activity as module
+from agent.hub.activity import Activity
+from agent.hub.catalogue import Catalogue
+from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
+from agent.hub.reconciler import Reconciler
+from agent.lanes import lane_for_task, queue_name
+from agent.producer import Producer
+from agent.redis_client import connect
+from tests.hub.deliveries import AGENT, result, scan, seen
+
+
+@pytest.fixture
+def status(catalogue: Catalogue, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    monkeypatch.setattr(module, "FRESH", 0.0)
+    monkeypatch.setattr(module, "COST", 0.0)
+    return Activity(catalogue, redis).status
+
+
+async def put(
+    redis: Redis, record: int, *, attempts: int = 0, wait: float = 0.0, state: Status = Status.QUEUED
+) -> None:
+    """Have a job of the analysis lane stand where a worker would have left it."""
+    queue = RedisQueue(redis, name=queue_name(AGENT, lane_for_task(ANALYSIS)))
+    job = Job(ANALYSIS, key=f"{ANALYSIS}:{record}", queue=queue, attempts=attempts, status=state)
+    job.error = "Traceback (most recent call last):\n  File x\nOSError: the disk is gone"
+    job.started = int(time.time() * 1000)
+    await redis.set(job.id, queue.serialize(job))
+    await redis.zadd(queue.namespace("incomplete"), {job.id: time.time() + wait if wait else 0})
+    for place, wanted in (("queued", Status.QUEUED), ("active", Status.ACTIVE)):
+        await redis.lrem(queue.namespace(place), 0, job.id)
+        if state == wanted and not wait:
+            await redis.rpush(queue.namespace(place), job.id)
+
+
+async def test_an_empty_hub_is_idle(status: Callable[[], Any]) -> None:
+    found = await status()
+    assert found["idle"] is True
+    assert found["settled_or_retrying"] is True
+    assert found["queue"] == "ok"
+    assert found["scans"] == {"open": 0}
+    assert set(found["lanes"]) == {"analyze", "fingerprint", "meta", "io"}
+
+
+async def test_lanes_count_what_is_settled_and_what_is_not(
+    catalogue: Catalogue, redis: Redis, status: Callable[[], Any]
+) -> None:
+    scan(catalogue, "/m", [seen(f"/m/{i}") for i in range(4)])
+    catalogue.request_scans(AGENT, ["/n"])
+    await Reconciler(catalogue, Producer(redis), redis).reconcile()
+    catalogue.record(
+        AGENT,
+        [
+            result(ANALYSIS, 1, "/m/0"),
+            result(ANALYSIS, 2, "/m/1", outcome="rejected", reason="not-audio"),
+            result(ANALYSIS, 3, "/m/2", outcome="partial", reason="short"),
+        ],
+    )
+    found = await status()
+    analyze, meta = found["lanes"]["analyze"], found["lanes"]["meta"]
+    assert {name: analyze[name] for name in ("total", "done", "rejected", "partial", "skipped", "owed", "queued")} == {
+        "total": 4, "done": 1, "rejected": 1, "partial": 1, "skipped": 0, "owed": 1, "queued": 4,
+    }  # fmt: skip
+    assert (meta["total"], meta["owed"], meta["queued"]) == (4, 4, 5)
+    assert found["scans"] == {"open": 1, "done": 1}
+    assert (found["idle"], found["settled_or_retrying"]) == (False, False)
+
+
+async def test_running_and_retrying_jobs_are_named(
+    catalogue: Catalogue, redis: Redis, status: Callable[[], Any]
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a%20b%0A"), seen("/m/c")])
+    await put(redis, 1, attempts=1, state=Status.ACTIVE)
+    await put(redis, 2, attempts=2, wait=60)
+    found = await status()
+    [active], [retrying] = found["active"], found["retrying"]
+    assert (active["task"], active["lane"], active["path"], active["attempts"]) == (
+        ANALYSIS, "analyze", "/m/a b\ufffd", 1,
+    )  # fmt: skip
+    assert abs(active["since"] - time.time()) < 10
+    assert (retrying["path"], retrying["attempts"], retrying["error"]) == ("/m/c", 2, "OSError: the disk is gone")
+    assert found["lanes"]["analyze"]["retrying"] == 1
+
+
+async def test_late_retries_are_not_waited_for(catalogue: Catalogue, redis: Redis, status: Callable[[], Any]) -> None:
+    scan(catalogue, "/m", [seen("/m/a"), seen("/m/b")])
+    others = [service for service in FILE_TASKS if service != ANALYSIS]
+    catalogue.record(AGENT, [result(service, i, f"/m/{n}") for service in others for i, n in ((1, "a"), (2, "b"))])
+    steps: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+        ({"attempts": 3, "wait": 60}, {"attempts": 2, "wait": 60}, False),
+        ({"attempts": 3, "wait": 60}, {"attempts": 3, "state": Status.ACTIVE}, False),
+        ({"attempts": 3, "wait": 60}, {"attempts": 3, "wait": 9}, True),
+        ({"attempts": 3, "wait": 60}, {"attempts": 3}, True),
+        ({"attempts": 3, "wait": 60}, {"attempts": 4, "state": Status.ACTIVE}, True),
+    ]
+    for first, second, settled in steps:
+        await put(redis, 1, **first)
+        await put(redis, 2, **second)
+        found = await status()
+        assert (found["idle"], found["settled_or_retrying"]) == (False, settled), (first, second)
+    await redis.flushall()
+    assert (await status())["settled_or_retrying"] is False, "a job that no queue knows is not retrying"
+
+
+async def test_a_thousand_late_retries_count_too(
+    catalogue: Catalogue, redis: Redis, status: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOKED_AT", 20)
+    scan(catalogue, "/m", [seen(f"/m/{i}") for i in range(60)])
+    others = [service for service in FILE_TASKS if service != ANALYSIS]
+    catalogue.record(AGENT, [result(service, i + 1, f"/m/{i}") for service in others for i in range(60)])
+    for record in range(1, 61):
+        await put(redis, record, attempts=3, wait=60 + record)
+    assert (await status())["settled_or_retrying"] is True
+    await put(redis, 60, attempts=1, wait=2)
+    assert (await status())["settled_or_retrying"] is False
+
+
+async def test_askers_share_an_answer(catalogue: Catalogue, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = catalogue.progress
+    monkeypatch.setattr(catalogue, "progress", lambda: asked.append(1) or real())
+    activity = Activity(catalogue, redis)
+    await asyncio.gather(*(activity.status() for _ in range(50)))
+    assert len(asked) == 1
+
+
+async def test_a_queue_server_that_is_away_is_said(catalogue: Catalogue) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    client = connect("redis://127.0.0.1:1")
+    found = await Activity(catalogue, client).status()
+    await client.aclose()
+    assert found["queue"] == "unreachable"
+    assert found["lanes"]["analyze"]["owed"] == 1
+    assert found["settled_or_retrying"] is False

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from agent.hub.app import allowed_hosts
+from agent.hub.catalogue import Catalogue, CatalogueUnavailable
+from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, METADATA
+from agent.settings import load_settings
+from tests.hub.deliveries import AGENT, closing, part, result, scan, seen
+
+RESULTS = f"/api/agents/{AGENT}/results"
+
+
+def body(*entries: Any) -> dict[str, Any]:
+    return {"entries": [entry if isinstance(entry, dict) else entry.model_dump(mode="json") for entry in entries]}
+
+
+async def test_from_a_request_for_a_scan_to_a_row_in_the_table(
+    client: httpx.AsyncClient, catalogue: Catalogue, redis: Redis
+) -> None:
+    [scan_id] = (await client.post("/api/scans", json={"agent_id": AGENT, "roots": ["/m"]})).json()["scans"]
+    await until_queued(redis, f"scan_directory:{scan_id}")
+    answer = await client.post(RESULTS, json=body(part(scan_id, [seen("/m/a.mp3")]), closing(scan_id)))
+    assert answer.json() == {"refused": []}
+    for service in FILE_TASKS:
+        await until_queued(redis, f"{service}:1")
+    assert (await client.get("/api/status")).json()["idle"] is False
+    entries = [result(service, 1, "/m/a.mp3", bpm=124.0, title="Kite") for service in FILE_TASKS]
+    assert (await client.post(RESULTS, json=body(*entries))).json() == {"refused": []}
+    found = (await client.get("/api/tracks", params={"bpm": "120..128"})).json()
+    assert found["total"] == 1
+    assert (found["tracks"][0]["title"], found["tracks"][0]["bpm"]) == ("Kite", 124.0)
+    async with asyncio.timeout(10):
+        while not (await client.get("/api/status")).json()["idle"]:
+            await asyncio.sleep(0.1)
+
+
+async def until_queued(redis: Redis, key: str) -> None:
+    async with asyncio.timeout(10):
+        while not await redis.keys(f"saq:job:*:{key}"):
+            await asyncio.sleep(0.02)
+
+
+async def test_entries_are_refused_one_by_one(client: httpx.AsyncClient, catalogue: Catalogue) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    good = result(ANALYSIS, 1, "/m/a", token=5)
+    answer = await client.post(RESULTS, json=body({"service": 1}, good, {}, result(ANALYSIS, 1, "/m/a", token=4)))
+    assert answer.status_code == 200
+    assert [(row["index"], row["reason"].split(":")[0]) for row in answer.json()["refused"]] == [
+        (0, "service"), (2, "service"), (3, "stale"),
+    ]  # fmt: skip
+    assert METADATA in catalogue.tracks()[0].pending
+    assert ANALYSIS not in catalogue.tracks()[0].pending
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        (RESULTS, {"entries": []}),
+        (f"/api/agents/{AGENT}/heartbeat", {"pid": 1}),
+        ("/api/scans", {"agent_id": AGENT, "roots": ["/m"]}),
+    ],
+)
+async def test_an_agent_shows_its_own_token(
+    client: httpx.AsyncClient, catalogue: Catalogue, path: str, sent: dict[str, Any]
+) -> None:
+    catalogue.register_agent("other", "others-token")
+    for value, expected in (
+        ("", 401),
+        ("Basic abc", 401),
+        ("Bearer", 401),
+        ("Bearer wrong", 403),
+        ("Bearer others-token", 403),
+        ("Bearer a-token", 200),
+        ("bearer a-token", 200),
+    ):
+        answer = await client.post(path, json=sent, headers={"Authorization": value})
+        assert answer.status_code == expected, value
+        assert (expected == 200) == ("error" not in answer.json())
+    unknown = await client.post("/api/agents/nobody/results", json={"entries": []})
+    assert unknown.status_code == 403
+    catalogue.register_agent(AGENT, "a-new-token")
+    assert (await client.post(path, json=sent)).status_code == 403, "the old one ends at once"
+
+
+async def test_a_catalogue_that_cannot_write_acknowledges_nothing(
+    client: httpx.AsyncClient, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+
+    def fail(*_args: object) -> None:
+        raise CatalogueUnavailable("catalogue.sqlite: database or disk is full; free space on that disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalogue, "record", fail)
+        answer = await client.post(RESULTS, json=body(result(ANALYSIS, 1, "/m/a")))
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert "disk is full" in answer.json()["error"]
+    assert (await client.post(RESULTS, json=body(result(ANALYSIS, 1, "/m/a")))).json() == {"refused": []}
+
+
+async def test_what_is_no_request_is_said_in_json(client: httpx.AsyncClient) -> None:
+    async def answer(content: bytes, path: str = RESULTS) -> tuple[int, str]:
+        found = await client.post(path, content=content)
+        return found.status_code, found.json()["error"]
+
+    assert await answer(b"{") == (400, "the body must be JSON")
+    assert await answer(b"[" * 100_000) == (400, "the body must be JSON")
+    assert (await answer(b"[]"))[0] == 400
+    assert (await answer(b'{"entries": 1}'))[0] == 400
+    assert (await answer(b"x" * (16 * 2**20 + 1)))[0] == 413
+    assert (await answer(b"x" * 20_000, f"/api/agents/{AGENT}/heartbeat"))[0] == 413
+    assert await answer(json.dumps({"agent_id": AGENT, "roots": ["music"]}).encode(), "/api/scans") == (
+        400,
+        "'music' is not an absolute path; give the percent-encoded absolute path of a folder",
+    )
+    assert (await answer(json.dumps({"agent_id": AGENT, "roots": []}).encode(), "/api/scans"))[0] == 400
+    missing = await client.get("/api/nothing")
+    assert (missing.status_code, missing.json()) == (404, {"error": "Not Found"})
+    assert (await client.get("/api/tracks", params={"key": "H"})).status_code == 400
+    assert (await client.get("/nothing")).text == "Not Found\n"
+
+
+async def test_a_body_without_a_length_is_bounded_too(client: httpx.AsyncClient) -> None:
+    async def endless() -> Any:
+        while True:
+            yield b"x" * 2**20
+
+    try:
+        answer = await client.post(RESULTS, content=endless())
+        assert answer.status_code == 413
+    except httpx.TransportError:
+        pass  # the hub answered and hung up while we were still sending
+
+
+async def test_a_heartbeat_is_kept(client: httpx.AsyncClient, catalogue: Catalogue) -> None:
+    beat = {"worker_pid": 7, "lane": "analyze", "odd": "\ud800"}
+    content = json.dumps(beat).encode()
+    assert (await client.post(f"/api/agents/{AGENT}/heartbeat", content=content)).json() == {"status": "ok"}
+    with catalogue._database.read() as connection:
+        [row] = connection.exec_driver_sql("SELECT beat, last_beat_at FROM agents").all()
+    assert json.loads(row.beat) == beat
+    assert row.last_beat_at > 0
+
+
+async def test_names_that_point_here_from_elsewhere_are_refused(client: httpx.AsyncClient, hub_url: str) -> None:
+    port = hub_url.rsplit(":", 1)[1]
+    for host, expected in (
+        (f"127.0.0.1:{port}", 200),
+        ("localhost", 200),
+        (f"[::1]:{port}", 200),
+        ("evil.example", 400),
+        ("127.0.0.1.evil.example", 400),
+        (f"localhost.evil.example:{port}", 400),
+    ):
+        for path in ("/", "/api/status", "/api/tracks", "/health"):
+            assert (await client.get(path, headers={"Host": host})).status_code == expected, host
+
+
+def test_the_names_that_settings_give_are_answered_to() -> None:
+    settings = load_settings(hub_host="0.0.0.0", hub_url="http://Hub:8080")
+    assert allowed_hosts(settings) == ["127.0.0.1", "[::1]", "hub", "localhost"]
+    assert "[fd00::1]" in allowed_hosts(load_settings(hub_host="fd00::1"))
+
+
+async def test_the_page_works_without_scripts(client: httpx.AsyncClient, catalogue: Catalogue) -> None:
+    assert "phaze up /path/to/music" in (await client.get("/")).text
+    scan(catalogue, "/m", [seen("/m/%3Cscript%3Ealert(1)%3C%2Fscript%3E%0A.mp3"), seen("/m/b.mp3")])
+    catalogue.record(AGENT, [result(ANALYSIS, 2, "/m/b.mp3", bpm=124.0, key="A", scale="minor", camelot="8A")])
+    page = await client.get("/")
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+    assert "<script>alert" not in page.text
+    assert "script&gt;\ufffd.mp3" in page.text
+    assert "2 tracks" in page.text
+    filtered = await client.get("/", params={"key": "Am", "bpm": "120..128", "q": "b.mp3", "sort": "-bpm"})
+    assert "1 track<" in filtered.text
+    assert "A minor" in filtered.text
+    wrong = await client.get("/", params={"bpm": '"><script>alert(1)</script>'})
+    assert wrong.status_code == 400
+    assert "is not a tempo" in wrong.text
+    assert "<script>alert" not in wrong.text
+    assert "No track matches" in (await client.get("/", params={"q": "nowhere"})).text
+
+
+async def test_more_rows_than_a_page_are_paged(
+    client: httpx.AsyncClient, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.hub.pages.PER_PAGE", 10)
+    scan(catalogue, "/m", [seen(f"/m/{i:02d}") for i in range(25)])
+    first, third = [await client.get("/", params={"page": page, "sort": "-title"}) for page in (1, 3)]
+    assert first.text.count("<tr>") == 11
+    assert "data-sortable" not in first.text, "sorting one page of several would mislead"
+    assert 'href="?sort=-title&amp;page=2"' in first.text
+    assert "Page 3 of 3" in third.text
+    assert third.text.count("<tr>") == 6
+    assert (await client.get("/", params={"page": "x" * 30})).status_code == 200

@@ -1,0 +1,111 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Page, async_playwright, expect
+
+from agent.hub.catalogue import Catalogue
+from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, METADATA
+from tests.hub.deliveries import AGENT, result, scan, seen
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("chromium") is None and not os.environ.get("CI"), reason="needs chromium (apt-get install chromium)"
+)
+
+ATTACK = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture
+async def page(hub_url: str, catalogue: Catalogue) -> AsyncIterator[Page]:
+    """The page of three tracks, open in a browser; problems on the console fail the test."""
+    scan(catalogue, "/m", [seen(f"/m/{name}") for name in "abc"])
+    catalogue.record(
+        AGENT,
+        [
+            result(METADATA, 1, "/m/a", artist=ATTACK, title=f"Zebra {ATTACK}"),
+            result(METADATA, 2, "/m/b", artist="Abel", title="kite 10"),
+            result(METADATA, 3, "/m/c", artist="Mara", title="Kite 9"),
+            result(ANALYSIS, 1, "/m/a", bpm=128.0, bpm_confidence=2.0, camelot="10A", key="B", scale="minor"),
+            result(ANALYSIS, 2, "/m/b", bpm=99.5, camelot="8A", key="A", scale="minor"),
+            result(ANALYSIS, 3, "/m/c", outcome="rejected", reason="not-audio: a picture"),
+        ],
+    )
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--headless=new", "--disable-dev-shm-usage"]
+        )
+        found = await browser.new_page(viewport={"width": 1280, "height": 800})
+        complaints: list[str] = []
+        found.on("console", lambda message: complaints.append(message.text))
+        found.on("pageerror", lambda error: complaints.append(str(error)))
+        await found.goto(hub_url)
+        yield found
+        await browser.close()
+    assert complaints == []
+
+
+async def titles(page: Page) -> list[str]:
+    return [text[:7] for text in await page.locator("tbody td.title").all_inner_texts()]
+
+
+async def test_tags_are_text_whatever_they_hold(page: Page) -> None:
+    await expect(page.locator("tbody tr")).to_have_count(3)
+    await expect(page.get_by_text(f"Zebra {ATTACK}", exact=True)).to_be_visible()
+    await page.wait_for_load_state("networkidle")
+    assert await page.title() == "Tracks · phaze"
+    assert await page.locator("tbody img, tbody script").count() == 0
+    await expect(page.get_by_text("not-audio: a picture")).to_be_visible()
+
+
+async def test_a_click_on_a_heading_sorts_in_place(page: Page) -> None:
+    address = page.url
+    await page.evaluate("window.sameDocument = true")
+    bpm = page.get_by_role("columnheader", name="BPM")
+    await bpm.get_by_role("link").click()
+    assert await titles(page) == ["kite 10", "Zebra <", "Kite 9"]
+    await bpm.get_by_role("link").press("Enter")
+    await expect(bpm).to_have_attribute("aria-sort", "descending")
+    assert await titles(page) == ["Zebra <", "kite 10", "Kite 9"], "what is unknown stays last"
+    await page.get_by_role("columnheader", name="Title").get_by_role("link").click()
+    assert await titles(page) == ["Kite 9", "kite 10", "Zebra <"]
+    await page.get_by_role("columnheader", name="Key").get_by_role("link").click()
+    assert await titles(page) == ["kite 10", "Zebra <", "Kite 9"], "8A before 10A"
+    assert page.url == address
+    assert await page.evaluate("window.sameDocument")
+
+
+async def test_filters_are_a_form(page: Page) -> None:
+    await page.get_by_label("Key").fill("A minor")
+    await page.get_by_label("BPM").fill("90..100")
+    await page.get_by_role("button", name="Filter").click()
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    assert "key=A+minor" in page.url
+    await page.get_by_role("link", name="Clear").click()
+    await expect(page.locator("tbody tr")).to_have_count(3)
+
+
+async def test_the_lanes_stay_current_and_new_results_are_offered(page: Page, catalogue: Catalogue) -> None:
+    lane = page.locator('[data-lane="analyze"]')
+    await expect(lane.locator('[data-count="settled"]')).to_have_text("3")
+    await expect(page.locator("#news")).to_be_hidden()
+    catalogue.record(AGENT, [result(service, i, f"/m/{n}") for service in FILE_TASKS for i, n in enumerate("abc", 1)])
+    await expect(page.locator('[data-lane="fingerprint"] [data-count="settled"]')).to_have_text("3", timeout=8000)
+    await expect(page.locator("#state")).to_have_text("All done", timeout=8000)
+    await page.locator("#news").click()
+    await expect(page.locator(".pending")).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [320, 600, 840, 1000, 1600])
+async def test_nothing_is_cut_off_at_any_width(page: Page, width: int) -> None:
+    await page.set_viewport_size({"width": width, "height": 800})
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    box = await page.get_by_text("not-audio: a picture").bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= width

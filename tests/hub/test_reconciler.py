@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from saq.queue.redis import RedisQueue
+
+from agent.hub import reconciler as module
+from agent.hub.catalogue import Catalogue
+from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
+from agent.hub.reconciler import Reconciler
+from agent.lanes import lane_for_task, queue_name
+from agent.phoenix.outbox import append, outbox_key
+from agent.producer import Producer
+from agent.redis_client import connect
+from agent.valkey import Valkey
+from tests.hub.deliveries import AGENT, owed, result, scan, seen
+
+QUEUE = queue_name(AGENT, lane_for_task(ANALYSIS))
+
+
+@pytest.fixture
+def reconciler(catalogue: Catalogue, redis: Redis) -> Reconciler:
+    return Reconciler(catalogue, Producer(redis), redis, check_after=0.0)
+
+
+async def jobs(redis: Redis) -> list[str]:
+    """Ids of all jobs that wait, across queues."""
+    found: list[bytes] = []
+    for service in FILE_TASKS:
+        queue = queue_name(AGENT, lane_for_task(service))
+        found += await redis.lrange(f"saq:{queue}:queued", 0, -1)
+    return sorted(job.decode().split(":", 3)[3] for job in set(found))
+
+
+async def test_what_is_owed_is_queued_once_under_its_key(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a", size=7), seen("/m/b")])
+    await reconciler.reconcile()
+    await reconciler.reconcile()
+    assert await jobs(redis) == sorted(f"{service}:{record}" for service in FILE_TASKS for record in (1, 2))
+    job = await RedisQueue(redis, name=QUEUE).job(f"{ANALYSIS}:1")
+    assert job is not None
+    [version] = {result(ANALYSIS, 1, "/m/a").version}
+    assert job.kwargs == {"version": version, "path": "/m/a", "size": 7}
+
+
+async def test_a_scan_is_queued(catalogue: Catalogue, reconciler: Reconciler, redis: Redis) -> None:
+    [scan_id] = catalogue.request_scans(AGENT, ["/m"])
+    await reconciler.reconcile()
+    assert await jobs(redis) == [f"scan_directory:{scan_id}"]
+
+
+async def test_killed_between_queueing_and_noting_it_changes_nothing(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    await reconciler.reconcile()
+    debts = [debt for service in FILE_TASKS for debt in catalogue.unchecked(-60, 100) if debt.service == service]
+    catalogue.forget(debts)
+    await reconciler.reconcile()
+    assert len(await jobs(redis)) == 3
+
+
+async def test_a_server_that_lost_its_data_gets_everything_again(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis
+) -> None:
+    scan(catalogue, "/m", [seen(f"/m/{i}") for i in range(600)])
+    await reconciler.reconcile()
+    before = await jobs(redis)
+    await redis.flushall()
+    task = asyncio.create_task(reconciler.run())
+    async with asyncio.timeout(20):
+        while await jobs(redis) != before:
+            await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(before) == 1800
+
+
+async def test_a_result_on_its_way_is_not_a_lost_job(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis
+) -> None:
+    """The worker is done, the relay has not delivered yet: running it again would repeat an hour's work."""
+    scan(catalogue, "/m", [seen("/m/a")])
+    await reconciler.reconcile()
+    await redis.delete(f"saq:{QUEUE}:queued", f"saq:{QUEUE}:incomplete", f"saq:job:{QUEUE}:{ANALYSIS}:1")
+    entry = result(ANALYSIS, 1, "/m/a", bpm=120)
+    async with redis.pipeline() as pipe:
+        append(pipe, QUEUE, entry)
+        await pipe.execute()
+    for _ in range(3):
+        await reconciler.reconcile()
+        assert f"{ANALYSIS}:1" not in await jobs(redis)
+    catalogue.record(AGENT, [entry])
+    await redis.delete(outbox_key(QUEUE))
+    for _ in range(3):
+        await reconciler.reconcile()
+    assert f"{ANALYSIS}:1" not in await jobs(redis)
+
+
+async def test_the_rest_of_a_large_debt_waits_in_the_catalogue(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WINDOW", 50)
+    scan(catalogue, "/m", [seen(f"/m/{i}") for i in range(120)])
+    for _ in range(3):
+        await reconciler.reconcile()
+    assert await redis.llen(f"saq:{QUEUE}:queued") == 50
+    await redis.ltrim(f"saq:{QUEUE}:queued", 20, -1)  # a worker took twenty
+    await reconciler.reconcile()
+    assert await redis.llen(f"saq:{QUEUE}:queued") == 50
+    assert await redis.zcard(f"saq:{QUEUE}:incomplete") == 70
+
+
+async def test_new_content_is_queued_as_soon_as_the_key_is_free(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a", "old")])
+    await reconciler.reconcile()
+    scan(catalogue, "/m", [seen("/m/a", "new")])
+    await reconciler.reconcile()  # the job for the old content still holds the key
+    await redis.delete(f"saq:{QUEUE}:queued", f"saq:{QUEUE}:incomplete", f"saq:job:{QUEUE}:{ANALYSIS}:1")
+    catalogue.record(AGENT, [result(ANALYSIS, 1, "old")])
+    assert (ANALYSIS, "1") in owed(catalogue)
+    await reconciler.reconcile()
+    job = await RedisQueue(redis, name=QUEUE).job(f"{ANALYSIS}:1")
+    assert job is not None
+    assert job.kwargs is not None
+    assert job.kwargs["version"] == result(ANALYSIS, 1, "new").version
+
+
+@contextlib.asynccontextmanager
+async def running(reconciler: Reconciler) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(reconciler.run())
+    yield task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_loop_outlives_its_queue_server(catalogue: Catalogue, tmp_path: Path) -> None:
+    server = Valkey(tmp_path / "valkey", fsync="no")
+    await server.start()
+    client = connect(server.url)
+    reconciler = Reconciler(catalogue, Producer(client), client)
+    try:
+        async with running(reconciler) as task:
+            await server.stop()
+            await asyncio.to_thread(scan, catalogue, "/m", [seen("/m/a")])
+            reconciler.poke()
+            await asyncio.sleep(0.5)
+            assert not task.done()
+            await server.start()
+            async with asyncio.timeout(20):
+                while len(await _patient_jobs(client)) < 3:
+                    await asyncio.sleep(0.1)
+    finally:
+        await client.aclose()
+        await server.stop()
+
+
+async def _patient_jobs(client: Redis) -> list[str]:
+    with contextlib.suppress(Exception):
+        return await jobs(client)
+    return []

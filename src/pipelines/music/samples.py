@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,7 @@ def _decay(size: int, speed: float) -> Sound:
     return fall
 
 
+@lru_cache(maxsize=64)  # a piece plays a dozen different notes some hundred times
 def _note(midi: int, seconds: float, speed: float) -> Sound:
     """A plucked tone of five harmonics, faded at its end so that it does not click."""
     import numpy as np

@@ -136,6 +136,25 @@ async def test_askers_share_an_answer(catalogue: Catalogue, redis: Redis, monkey
     assert len(asked) == 1
 
 
+async def test_an_answer_from_before_a_request_does_not_serve_after_it(catalogue: Catalogue, redis: Redis) -> None:
+    activity = Activity(catalogue, redis)
+    assert (await activity.status())["idle"] is True
+    catalogue.request_scans(AGENT, ["/m"])
+    activity.invalidate()
+    assert (await activity.status())["idle"] is False
+
+
+async def test_what_is_no_job_of_ours_spoils_nothing(redis: Redis, status: Callable[[], Any]) -> None:
+    queue = RedisQueue(redis, name=queue_name(AGENT, "io"))
+    await put(redis, 1, state=Status.ACTIVE)
+    for number, blob in enumerate((b"{", b'{"queue": "other"}', b'{"key": 1}', b"")):
+        await redis.set(f"saq:job:odd:{number}", blob)
+        await redis.rpush(queue.namespace("active"), f"saq:job:odd:{number}")
+    found = await status()
+    assert found["lanes"]["io"]["active"] == 4
+    assert [job["key"] for job in found["active"]] == [f"{ANALYSIS}:1"]
+
+
 async def test_a_queue_server_that_is_away_is_said(catalogue: Catalogue) -> None:
     scan(catalogue, "/m", [seen("/m/a")])
     client = connect("redis://127.0.0.1:1")

@@ -102,10 +102,10 @@ async def test_the_lanes_stay_current_and_new_results_are_offered(page: Page, ca
     await expect(page.locator(".pending")).to_have_count(0)
 
 
-@pytest.mark.parametrize("width", [320, 600, 840, 1000, 1600])
-async def test_nothing_is_cut_off_at_any_width(page: Page, width: int) -> None:
-    await page.set_viewport_size({"width": width, "height": 800})
-    assert await page.evaluate("document.documentElement.scrollWidth") <= width
-    box = await page.get_by_text("not-audio: a picture").bounding_box()
-    assert box is not None
-    assert box["x"] + box["width"] <= width
+async def test_nothing_is_cut_off_at_any_width(page: Page) -> None:
+    for width in (320, 600, 840, 1000, 1600):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
+        box = await page.get_by_text("not-audio: a picture").bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width

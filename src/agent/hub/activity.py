@@ -63,6 +63,13 @@ class Activity:
         self._lock = asyncio.Lock()
         self._answer: dict[str, Any] = {}
         self._fresh_until = 0.0
+        self._asked = 0
+        self._answered = 0
+        """What had been asked when the making of the answer began."""
+
+    def invalidate(self) -> None:
+        """Something was asked of the hub that the next answer must know of."""
+        self._asked += 1
 
     async def status(self) -> dict[str, Any]:
         """The JSON of GET /api/status.
@@ -73,7 +80,8 @@ class Activity:
         """
         async with self._lock:
             started = time.monotonic()
-            if started >= self._fresh_until:
+            if started >= self._fresh_until or self._answered != self._asked:
+                self._answered = self._asked
                 self._answer = await self._compute()
                 took = time.monotonic() - started
                 self._fresh_until = time.monotonic() + max(FRESH, COST * took)
@@ -133,7 +141,7 @@ class Activity:
         if not ids or self._redis is None:
             return ()
         blobs = await self._redis.mget(ids)
-        return tuple(job for blob in blobs if (job := queue.deserialize(blob)) is not None)
+        return tuple(job for blob in blobs if (job := _readable(queue, blob)) is not None)
 
     def _queue(self, name: str) -> RedisQueue:
         if name not in self._queues:
@@ -151,6 +159,14 @@ class Activity:
             return sum(lane.scheduled for lane in lanes) >= owed and all(_is_late(job) for job in jobs)
         late = {(job.function, record_id_of(job.key)) for job in jobs if _is_late(job)}
         return await asyncio.to_thread(self._catalogue.owed_keys, LOOKED_AT) <= late
+
+
+def _readable(queue: RedisQueue, blob: bytes | None) -> Job | None:
+    """A stored job; None for one that has ended meanwhile, and for what is none."""
+    try:
+        return queue.deserialize(blob)
+    except (TypeError, ValueError, KeyError):
+        return None
 
 
 def _is_late(job: Job) -> bool:

@@ -75,6 +75,7 @@ async def scans(request: Request) -> JSONResponse:
         ids = await asyncio.to_thread(services.catalogue.request_scans, agent_id, roots)
     except ScanRefused as error:
         raise HTTPException(400, str(error)) from None
+    services.activity.invalidate()
     services.poke()
     return JSONResponse({"scans": ids})
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sa
+import structlog
 from sqlalchemy.dialects.sqlite import insert
 
 from agent.hub import debts, derived, progress, recording, scans, schema, tracks, work
@@ -30,6 +31,8 @@ from agent.hub.work import ScanResult, TaskWork
 from agent.phoenix.outbox import Entry
 
 __all__ = ["Catalogue", "CatalogueError", "CatalogueUnavailable", "Refusal", "Track", "TrackFilter"]
+
+log = structlog.get_logger()
 
 FILE_NAME = "catalogue.sqlite"
 
@@ -118,8 +121,25 @@ class Catalogue:
 
     def record(self, agent_id: str, entries: Sequence[Entry]) -> list[Refusal | None]:
         """Record a delivery of an agent: all that can be recorded in one transaction; one answer per entry."""
-        with self._database.write() as connection:
-            return recording.record(connection, agent_id, list(entries))
+        try:
+            with self._database.write() as connection:
+                return recording.record(connection, agent_id, list(entries))
+        except CatalogueError:
+            raise
+        except Exception:
+            # Refused as a whole it would come back for ever, and hold up all that follows it in the outbox.
+            log.exception("catalogue.delivery_failed", agent=agent_id, entries=len(entries))
+            return [self._record_alone(agent_id, entry) for entry in entries]
+
+    def _record_alone(self, agent_id: str, entry: Entry) -> Refusal | None:
+        try:
+            with self._database.write() as connection:
+                return recording.record(connection, agent_id, [entry])[0]
+        except CatalogueError:
+            raise
+        except Exception as error:
+            log.exception("catalogue.entry_failed", agent=agent_id, task=entry.service, record_id=entry.record_id)
+            return Refusal(f"the hub failed on it ({type(error).__name__}); its log says more")
 
     def request_scans(self, agent_id: str, roots: Sequence[str]) -> list[str]:
         """Ask for a scan of each root (percent-encoded, absolute); the scans' ids. Raises ScanRefused."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, ProgrammingError
 
 from agent.errors import UserError
 
@@ -82,6 +82,8 @@ class Database:
     def _explained(self) -> Iterator[None]:
         try:
             yield
+        except (IntegrityError, DataError, ProgrammingError):
+            raise  # the request is at fault, not the file
         except (DatabaseError, sa.exc.TimeoutError) as error:
             reason = str(getattr(error, "orig", None) or error)
             raise CatalogueUnavailable(f"{self.path}: {reason}; {_remedy(reason)}") from error

@@ -1,0 +1,94 @@
+"""Every key that Phoenix uses, built here and nowhere else, named as an operator types them."""
+
+from __future__ import annotations
+
+JOB_PREFIX = "saq:job:"
+TOKENS = "phoenix:token"
+"""The last fencing token that was given out: max(last + 1, the server's microseconds), for all records."""
+
+PAUSED = "phoenix:paused"
+"""A set of lanes and tasks that take no jobs for now."""
+
+CIRCUITS = "phoenix:circuits"
+"""A set of the circuits that were ever used, for listing them."""
+
+FAR_FUTURE = 4_102_444_800
+"""Unix seconds (2100-01-01): the due time of a job that something else than the clock will release."""
+
+
+def job_prefix(queue: str) -> str:
+    """`saq:job:<queue>:`: what stands before a job's key in its id."""
+    return f"{JOB_PREFIX}{queue}:"
+
+
+def queued_key(queue: str) -> str:
+    """`saq:<queue>:queued`: a list of job ids, the next one first."""
+    return f"saq:{queue}:queued"
+
+
+def active_key(queue: str) -> str:
+    """`saq:<queue>:active`: a sorted set of job ids, scored with the end of each lease in milliseconds.
+
+    A plain SAQ worker wants a list here: the server refuses to hand it a job, and its sweep cannot run.
+    """
+    return f"saq:{queue}:active"
+
+
+def incomplete_key(queue: str) -> str:
+    """`saq:<queue>:incomplete`: a sorted set of all unsettled job ids; 0, or the second at which one is due."""
+    return f"saq:{queue}:incomplete"
+
+
+def lock_key(service: str, record_id: str) -> str:
+    """`lock:<service>:<record_id>`: who runs the record now, until when, with which token. JSON."""
+    return f"lock:{service}:{record_id}"
+
+
+def marker_key(service: str, record_id: str) -> str:
+    """`processed:<service>:<record_id>`: the version that was recorded last, and its result. JSON."""
+    return f"processed:{service}:{record_id}"
+
+
+def dead_letters_key(service: str) -> str:
+    """`phoenix:<service>:dlq`: a list of JSON entries, the oldest first."""
+    return f"phoenix:{service}:dlq"
+
+
+def quarantine_key(service: str) -> str:
+    """`phoenix:<service>:quarantine`: a list of JSON entries, the oldest first."""
+    return f"phoenix:{service}:quarantine"
+
+
+def parked_key(circuit: str) -> str:
+    """`phoenix:parked:<circuit>`: a list of job ids that wait for a circuit, or for a pause to end, oldest first."""
+    return f"phoenix:parked:{circuit}"
+
+
+def parked_index_key(queue: str) -> str:
+    """`phoenix:parked-on:<queue>`: a set of the circuits that hold jobs of this queue."""
+    return f"phoenix:parked-on:{queue}"
+
+
+def deaths_key(queue: str) -> str:
+    """`phoenix:deaths:<queue>`: a hash, job id -> `takeovers:own deaths`, of jobs whose worker or child died."""
+    return f"phoenix:deaths:{queue}"
+
+
+def aborts_key(queue: str) -> str:
+    """`phoenix:aborts:<queue>`: a set of the ids of running jobs that someone wants to end."""
+    return f"phoenix:aborts:{queue}"
+
+
+def counters_key(queue: str) -> str:
+    """`phoenix:counters:<queue>`: a hash of counts since ever: stale settles, takeovers, vanished payloads."""
+    return f"phoenix:counters:{queue}"
+
+
+def breaker_key(circuit: str) -> str:
+    """`phoenix:breaker:<circuit>`: a hash with the circuit's state."""
+    return f"phoenix:breaker:{circuit}"
+
+
+def permits_key(circuit: str) -> str:
+    """`phoenix:breaker:<circuit>:permits`: a sorted set, owner -> end of its probe's permit in milliseconds."""
+    return f"phoenix:breaker:{circuit}:permits"

@@ -1,0 +1,25 @@
+-- abort.lua: end a job that somebody wants to be over, wherever it is.
+-- KEYS  of the queue
+-- ARGV  job id prefix, id, the aborted job's text, its ttl (ms), the job's text while it is being aborted
+-- -> 'aborted' (it was not running) | 'asked' (its worker will end it) | 'over' (there was nothing to end)
+
+local keys = queue_keys()
+local id = ARGV[2]
+if not redis.call('ZSCORE', keys.incomplete, id) then return 'over' end
+local till = redis.call('ZSCORE', keys.active, id)
+if till and tonumber(till) > math.floor(clock() / 1000) then
+    redis.call('SADD', keys.aborts, id)
+    redis.call('SET', id, ARGV[5])
+    redis.call('PUBLISH', id, 'aborting')
+    return 'asked'
+end
+local job = redis.call('GET', id)
+local service = job and service_of(job)
+if till and service then redis.call('DEL', 'lock:' .. service .. ':' .. record_of(id, ARGV[1])) end
+-- What stays in a list of waiting ids is skipped there: it is no longer incomplete. No list is searched for it.
+redis.call('ZREM', keys.active, id)
+redis.call('ZREM', keys.incomplete, id)
+redis.call('HDEL', keys.deaths, id)
+redis.call('SET', id, ARGV[3], 'PX', ARGV[4])
+redis.call('PUBLISH', id, 'aborted')
+return 'aborted'

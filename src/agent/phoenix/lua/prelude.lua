@@ -1,0 +1,47 @@
+-- prelude.lua: what every script stands on. Put before each of them; tests replace `clock` to move time.
+
+-- Microseconds since 1970 on the server's clock. Exact: below 2^53 until the year 2255.
+local function clock()
+    local time = redis.call('TIME')
+    return time[1] * 1000000 + time[2]
+end
+
+-- A whole number in decimal; Lua's own conversion turns large ones into 1.7e+15.
+local function decimal(number)
+    return string.format('%.0f', number)
+end
+
+-- A field of a lock or a marker, which we wrote ourselves, without escapes.
+local function field(json, name)
+    return json and string.match(json, '"' .. name .. '": "([^"]*)"')
+end
+
+-- Whether a lock is held with this token.
+local function owned(lock, token)
+    return lock and field(lock, 'token') == token
+end
+
+-- The end of a lock's lease in milliseconds; 0 for none.
+local function lease_end(lock)
+    return tonumber(lock and string.match(lock, '"until": (%d+)}$') or 0)
+end
+
+-- Our own fields at the end of a stored job, as a claim or a takeover left them. `group_key` is null in every SAQ job
+-- on Redis, so that this sequence occurs nowhere else at the end of one.
+local SUFFIX = ', "group_key": null, "status": "%a+", "started": %d+, "touched": %d+, "worker_id": "[^"]*"}$'
+
+-- A stored job with another status, start and worker: its own text is kept to the letter, ours is replaced.
+local function restated(job, status, started, now, worker)
+    local at = string.find(job, SUFFIX)
+    local own = at and string.sub(job, 1, at - 1) or string.sub(job, 1, -2)
+    return own .. ', "group_key": null, "status": "' .. status .. '", "started": ' .. decimal(started)
+        .. ', "touched": ' .. decimal(now) .. ', "worker_id": "' .. worker .. '"}'
+end
+
+-- The keys of one queue, in the order in which every script is given them.
+local function queue_keys()
+    return {
+        queued = KEYS[1], active = KEYS[2], incomplete = KEYS[3], outbox = KEYS[4],
+        deaths = KEYS[5], aborts = KEYS[6], parked_on = KEYS[7], counters = KEYS[8],
+    }
+end

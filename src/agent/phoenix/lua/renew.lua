@@ -1,0 +1,22 @@
+-- renew.lua: extend the leases of running jobs.
+-- KEYS  of the queue
+-- ARGV  lease (ms), then id, service, record id, token for each run
+-- -> the ids that are no longer ours
+-- Invariant: a lease is extended only under its own token, whether it has run out meanwhile or not: as long as nobody
+-- took the job over it is still ours.
+
+local keys = queue_keys()
+local now = math.floor(clock() / 1000)
+local till = decimal(now + tonumber(ARGV[1]))
+local lost = {}
+for at = 2, #ARGV, 4 do
+    local id, lock_key = ARGV[at], 'lock:' .. ARGV[at + 1] .. ':' .. ARGV[at + 2]
+    local lock = redis.call('GET', lock_key)
+    if owned(lock, ARGV[at + 3]) then
+        redis.call('SET', lock_key, (string.gsub(lock, '"until": %d+}$', '"until": ' .. till .. '}')))
+        redis.call('ZADD', keys.active, till, id)
+    else
+        lost[#lost + 1] = id
+    end
+end
+return lost

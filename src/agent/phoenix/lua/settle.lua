@@ -1,0 +1,62 @@
+-- settle.lua: end one run of a job, by the owner of its lease: record a result once, or give the job back.
+-- In   keys of the queue, and the end of the run:
+--        kind     'settle' (it is over) | 'retry' (later) | 'release' (at once, to the head) | 'park' (on a circuit)
+--        id, service, record, token
+--        job      the stored job from now on
+--        status   what listeners are told
+--        number   settle: how long the job stays visible (ms; 0 for ever, -1 not at all); retry: due (Unix seconds)
+--        marker, marker_ms   what is known of the record from now on, and for how long; '' leaves the marker alone
+--        entry    for the outbox, or ''
+--        letter, list        a dead letter or a case for quarantine and where it goes, or ''; park: list is the circuit
+-- Out  'settled' | 'stale'; a settle that is sent again answers 'settled'
+-- Invariant: marker, outbox entry, release of the lock and acknowledgement happen together or not at all. A stale
+-- owner changes nothing and is counted.
+
+local function settle(keys, run)
+    local lock_key = 'lock:' .. run.service .. ':' .. run.record
+    local marker_key = 'processed:' .. run.service .. ':' .. run.record
+    local mine
+    if run.service == '' then  -- there is no lock for a job without a readable task: its place in `active` is the claim
+        mine = redis.call('ZSCORE', keys.active, run.id)
+    else
+        mine = owned(redis.call('GET', lock_key), run.token)
+    end
+    if not mine then
+        if run.kind == 'settle' and run.marker ~= '' and field(redis.call('GET', marker_key), 'token') == run.token then
+            return 'settled'
+        end
+        redis.call('HINCRBY', keys.counters, 'stale', 1)
+        return 'stale'
+    end
+
+    if run.service ~= '' then redis.call('DEL', lock_key) end
+    redis.call('ZREM', keys.active, run.id)
+    if run.kind == 'settle' then
+        if run.marker ~= '' then redis.call('SET', marker_key, run.marker, 'PX', run.marker_ms) end
+        if run.entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', run.entry) end
+        if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
+        redis.call('ZREM', keys.incomplete, run.id)
+        if run.number > 0 then
+            redis.call('SET', run.id, run.job, 'PX', decimal(run.number))
+        elseif run.number == 0 then
+            redis.call('SET', run.id, run.job)
+        else
+            redis.call('DEL', run.id)
+        end
+        if run.deaths then redis.call('HDEL', keys.deaths, run.id) end
+    else
+        redis.call('SET', run.id, run.job)
+        if run.kind == 'retry' then
+            redis.call('ZADD', keys.incomplete, run.number, run.id)
+        elseif run.kind == 'release' then
+            redis.call('ZADD', keys.incomplete, 0, run.id)
+            redis.call('LPUSH', keys.queued, run.id)
+        else
+            redis.call('ZADD', keys.incomplete, 4102444800, run.id)
+            redis.call('RPUSH', 'phoenix:parked:' .. run.list, run.id)
+            redis.call('SADD', keys.parked_on, run.list)
+        end
+    end
+    redis.call('PUBLISH', run.id, run.status)
+    return 'settled'
+end

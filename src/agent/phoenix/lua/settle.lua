@@ -6,8 +6,9 @@
 --        status   what listeners are told
 --        number   settle: how long the job stays visible (ms; 0 for ever, -1 not at all); retry: due (Unix seconds)
 --        marker, marker_ms   what is known of the record from now on, and for how long; '' leaves the marker alone
---        entry    for the outbox, or ''
+--        entry    for the outbox: '', or '=' for the same text as the marker
 --        letter, list        a dead letter or a case for quarantine and where it goes, or ''; park: list is the circuit
+--        deaths   what is known of its deaths: '' as before, '-' forget them, else `takeovers:own`
 -- Out  'settled' | 'stale'; a settle that is sent again answers 'settled'
 -- Invariant: marker, outbox entry, release of the lock and acknowledgement happen together or not at all. A stale
 -- owner changes nothing and is counted.
@@ -15,6 +16,8 @@
 local function settle(keys, run)
     local lock_key = 'lock:' .. run.service .. ':' .. run.record
     local marker_key = 'processed:' .. run.service .. ':' .. run.record
+    local marker = run.marker
+    local entry = run.entry == '=' and marker or run.entry
     local mine
     if run.service == '' then  -- there is no lock for a job without a readable task: its place in `active` is the claim
         mine = redis.call('ZSCORE', keys.active, run.id)
@@ -22,7 +25,7 @@ local function settle(keys, run)
         mine = owned(redis.call('GET', lock_key), run.token)
     end
     if not mine then
-        if run.kind == 'settle' and run.marker ~= '' and field(redis.call('GET', marker_key), 'token') == run.token then
+        if run.kind == 'settle' and marker ~= '' and field(redis.call('GET', marker_key), 'token') == run.token then
             return 'settled'
         end
         redis.call('HINCRBY', keys.counters, 'stale', 1)
@@ -30,10 +33,16 @@ local function settle(keys, run)
     end
 
     if run.service ~= '' then redis.call('DEL', lock_key) end
+    if run.deaths == '-' then
+        redis.call('HDEL', keys.deaths, run.id)
+    elseif run.deaths ~= '' then
+        redis.call('HSET', keys.deaths, run.id, run.deaths)
+    end
     redis.call('ZREM', keys.active, run.id)
+    redis.call('SREM', keys.aborts, run.id)
     if run.kind == 'settle' then
-        if run.marker ~= '' then redis.call('SET', marker_key, run.marker, 'PX', run.marker_ms) end
-        if run.entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', run.entry) end
+        if marker ~= '' then redis.call('SET', marker_key, marker, 'PX', run.marker_ms) end
+        if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
         if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
         redis.call('ZREM', keys.incomplete, run.id)
         if run.number > 0 then
@@ -43,7 +52,6 @@ local function settle(keys, run)
         else
             redis.call('DEL', run.id)
         end
-        if run.deaths then redis.call('HDEL', keys.deaths, run.id) end
     else
         redis.call('SET', run.id, run.job)
         if run.kind == 'retry' then

@@ -12,7 +12,7 @@ for at = 6, #ARGV, FIELDS do
         kind = ARGV[at], id = ARGV[at + 1], service = ARGV[at + 2], record = ARGV[at + 3], token = ARGV[at + 4],
         job = ARGV[at + 5], status = ARGV[at + 6], number = tonumber(ARGV[at + 7]),
         marker = ARGV[at + 8], marker_ms = ARGV[at + 9], entry = ARGV[at + 10],
-        letter = ARGV[at + 11], list = ARGV[at + 12], deaths = ARGV[at + 13] == '1',
+        letter = ARGV[at + 11], list = ARGV[at + 12], deaths = ARGV[at + 13],
     })
     answers[#answers + 1] = ok and answer or ('error: ' .. (type(answer) == 'table' and answer.err or tostring(answer)))
 end

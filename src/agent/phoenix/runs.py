@@ -1,0 +1,78 @@
+"""What a worker holds: a claimed run of a job, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from saq.job import Job
+
+Kind = Literal["settle", "retry", "release", "park"]
+Reason = Literal["timeout", "abort", "lost", "distrusted", "shutdown"]
+
+FIELDS = 14
+"""Values per ending in the step script's arguments."""
+
+
+class Run:
+    """One job under our lease. `text` is the job as stored, before the claim."""
+
+    __slots__ = (
+        "attempts", "cancelled_for", "deadline", "id", "job", "marker", "outside_effects", "own_deaths", "record",
+        "service", "started", "takeovers", "task", "text", "token", "trusted_until",
+    )  # fmt: skip
+
+    def __init__(self, reply: list[Any], *, claimed_before: float, lease: float) -> None:
+        """`claimed_before`: monotonic seconds from before the claim was sent, so that trust ends before the lease."""
+        job_id, text, service, record, token, marker, deaths = reply
+        self.id: str = job_id.decode()
+        self.text: bytes = text
+        self.service: str = service.decode("utf-8", "replace")
+        self.record: str = record.decode("utf-8", "surrogateescape")
+        self.token: str = token.decode()
+        self.marker: bytes | None = marker
+        takeovers, _, own = (deaths or b"0:0").partition(b":")
+        self.takeovers = int(takeovers)
+        self.own_deaths = int(own)
+        self.trusted_until = claimed_before + lease
+        self.deadline = float("inf")
+        self.started = time.time()
+        self.outside_effects = False
+        self.job: Job | None = None
+        self.attempts = 0
+        self.task: asyncio.Task[None] | None = None
+        self.cancelled_for: Reason | None = None
+
+    def cancel(self, reason: Reason) -> None:
+        """Ask the body to end; the first reason stands."""
+        if self.cancelled_for is None and self.task is not None and not self.task.done():
+            self.cancelled_for = reason
+            self.task.cancel()
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a run ends; see settle.lua for the fields."""
+
+    kind: Kind
+    run: Run
+    text: bytes | str
+    status: str
+    number: float = 0.0
+    marker: str = ""
+    marker_ms: int = 0
+    entry: str = ""
+    letter: str = ""
+    where: str = ""
+    deaths: str = ""
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The values for the step script."""
+        run = self.run
+        return (
+            self.kind, run.id, run.service, run.record.encode("utf-8", "surrogateescape"), run.token, self.text,
+            self.status, self.number, self.marker, self.marker_ms, self.entry, self.letter, self.where, self.deaths,
+        )  # fmt: skip

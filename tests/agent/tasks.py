@@ -39,6 +39,8 @@ async def wish(ctx: TaskContext, payload: Wish) -> Echo:
             return Echo(text=payload.version)
         case "partial":
             return Echo(outcome="partial", reason="half of it", text="ha")
+        case "skip":
+            return Echo(outcome="skipped", reason="changed-since-scan")
         case "reject":
             raise InputRejected("too-short", "0.2 s")
         case "lose":

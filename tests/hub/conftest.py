@@ -28,7 +28,9 @@ def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
 @pytest.fixture
 async def hub_url(catalogue: Catalogue, redis: Redis) -> AsyncIterator[str]:
     """A hub around `catalogue`, on a real socket."""
-    app = create_app(load_settings(), catalogue, redis=redis, producer=Producer(redis))
+    app = create_app(
+        load_settings(hub_url="http://hub.home.example:8080"), catalogue, redis=redis, producer=Producer(redis)
+    )
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     listener = listen("127.0.0.1", 0)
     serving = asyncio.create_task(server._serve([listener]))

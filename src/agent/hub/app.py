@@ -12,14 +12,13 @@ from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from agent.hub import agent_api, pages
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
-from agent.hub.limits import SecurityHeaders
+from agent.hub.limits import KnownHosts, SecurityHeaders
 from agent.hub.reconciler import Producing, Reconciler
 from agent.hub.services import Services
 from agent.settings import Settings
@@ -56,7 +55,7 @@ def create_app(
         routes=[*agent_api.routes, *pages.routes],
         middleware=[
             Middleware(SecurityHeaders),
-            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(settings), www_redirect=False),
+            Middleware(KnownHosts, names=known_names(settings)),
         ],
         exception_handlers={
             HTTPException: _refuse,
@@ -69,10 +68,9 @@ def create_app(
     return app
 
 
-def allowed_hosts(settings: Settings) -> list[str]:
-    """The names under which the hub answers; any other is a page that had its own name point here (DNS rebinding)."""
-    names = {settings.hub_host, urlsplit(settings.hub_url).hostname or "", "127.0.0.1", "localhost", "::1"}
-    return sorted(f"[{name}]" if ":" in name else name.lower() for name in names - {"", "0.0.0.0", "::"})  # noqa: S104
+def known_names(settings: Settings) -> set[str]:
+    """The names under which the hub answers, besides its addresses."""
+    return {"localhost", settings.hub_host, urlsplit(settings.hub_url).hostname or "localhost"}
 
 
 async def _compare_prints(catalogue: Catalogue) -> None:

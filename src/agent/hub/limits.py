@@ -1,12 +1,16 @@
-"""What one HTTP request may weigh and how long it may take to arrive, and what every answer tells the browser."""
+"""What an HTTP request may be: under which name, how large, how slow; and what every answer tells the browser."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 16 * 2**20
@@ -64,3 +68,32 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+class KnownHosts:
+    """ASGI middleware: answers under IP addresses and the given names only.
+
+    A page elsewhere can have its own name point to this machine and then read what it likes (DNS rebinding). That takes
+    a name: an address in the Host header was typed by someone who means this machine.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app = app
+        self._names = {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._knows(Headers(scope=scope).get("host", "")):
+            text = "this hub does not answer to that name; use its address, or add the name with PHAZE_HUB_URL\n"
+            await PlainTextResponse(text, 400)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _knows(self, header: str) -> bool:
+        try:
+            host = urlsplit(f"//{header}").hostname or ""
+            if host in self._names and "@" not in header:
+                return True
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return "@" not in header

@@ -69,6 +69,7 @@ class Execution:
         try:
             payload = payload_model(self._function).model_validate(dict(arguments))
         except ValidationError as error:
+            self._version = _version_in(arguments)
             return await self._settle(_refused_arguments(error))
         self._version = payload.version
         known = await find_marker(self._redis, self.service, self.record_id, payload.version)
@@ -83,12 +84,17 @@ class Execution:
         except InputRejected as error:
             result = TaskResult(outcome="rejected", reason=str(error))
         except RecordNotFoundError as error:
-            result = TaskResult(outcome="rejected", reason=f"not-found: {error}")
+            return await self._settle(TaskResult(outcome="rejected", reason=f"not-found: {error}"), remember=False)
         return await self._settle(result)
 
-    async def _settle(self, result: BaseModel) -> dict[str, Any]:
+    async def _settle(self, result: BaseModel, *, remember: bool = True) -> dict[str, Any]:
+        """Record the result. What says nothing of the version itself (it was not there, it was skipped) leaves no
+        marker: asked again, the task shall look again."""
         entry = self._entry(result)
-        await settle(self._redis, self._queue, entry)
+        if remember and entry.outcome != "skipped":
+            await settle(self._redis, self._queue, entry)
+        else:
+            await hand_over(self._redis, self._queue, entry)
         self._on_settled()
         log.info(
             "job.settled",
@@ -133,6 +139,12 @@ class Execution:
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)
         return await self._children.run(remaining, function, *args, **kwargs)
+
+
+def _version_in(arguments: Mapping[str, Any]) -> str:
+    """The version that arguments which do not validate name all the same; the catalogue files nothing without one."""
+    version = arguments.get("version")
+    return version if isinstance(version, str) and version else "unknown"
 
 
 def _refused_arguments(error: ValidationError) -> TaskResult:

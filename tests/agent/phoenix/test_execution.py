@@ -100,6 +100,18 @@ async def test_a_version_that_is_done_is_answered_from_the_marker_without_runnin
     assert one == two, "whoever asks again is told again, with the first run's token"
 
 
+async def test_a_record_that_was_not_there_is_looked_for_again_when_asked_again(bench: Bench) -> None:
+    await bench.run(do="lose")
+    assert await bench.redis.get(marker_key("wish", "7")) is None
+    assert (await bench.run())["text"] == "v1", "it has come back"
+
+
+async def test_what_was_skipped_is_not_remembered(bench: Bench) -> None:
+    await bench.run(do="skip")
+    assert (await bench.outbox())[0]["outcome"] == "skipped"
+    assert await bench.redis.get(marker_key("wish", "7")) is None
+
+
 async def test_a_new_version_runs_and_replaces_the_marker(bench: Bench) -> None:
     await bench.run()
     assert (await bench.run(version="v2"))["text"] == "v2"
@@ -128,6 +140,7 @@ async def test_what_may_go_better_next_time_is_raised_and_nothing_is_recorded(
         ({"versoin": "v1"}, "bad-payload: versoin: Extra inputs are not permitted"),
         ({"seconds": "long"}, "bad-payload: seconds: Input should be a valid number"),
         ({"version": None}, "bad-payload: version: Input should be a valid string"),
+        ({"version": "", "do": 1}, "bad-payload: do: Input should be a valid string"),
     ],
 )
 async def test_arguments_that_do_not_validate_are_recorded_with_the_fields_name(
@@ -137,6 +150,7 @@ async def test_arguments_that_do_not_validate_are_recorded_with_the_fields_name(
     (entry,) = await bench.outbox()
     assert entry["outcome"] == "rejected"
     assert entry["reason"].startswith(said)
+    assert entry["version"], "the catalogue files nothing without a version"
 
 
 async def test_parts_go_out_in_order_before_the_end(bench: Bench) -> None:

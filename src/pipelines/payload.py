@@ -48,6 +48,12 @@ class FilePayload(Payload):
     """Percent-encoded absolute path (`encode_path`)."""
     size: int = Field(ge=0)
     """Bytes, as scanned; time-outs scale with it."""
+    root: str = ""
+    """Percent-encoded folder below which the file was found: while it is there, a missing file is gone for good."""
+
+    def root_path(self) -> Path | None:
+        """`root` decoded, None where it is not known."""
+        return decode_path(self.root) if self.root else None
 
 
 class TaskResult(BaseModel):

@@ -47,7 +47,7 @@ async def test_what_is_owed_is_queued_once_under_its_key(
     job = await RedisQueue(redis, name=QUEUE).job(f"{ANALYSIS}:1")
     assert job is not None
     [version] = {result(ANALYSIS, 1, "/m/a").version}
-    assert job.kwargs == {"version": version, "path": "/m/a", "size": 7}
+    assert job.kwargs == {"version": version, "path": "/m/a", "size": 7, "root": "/m"}
 
 
 async def test_a_scan_is_queued(catalogue: Catalogue, reconciler: Reconciler, redis: Redis) -> None:

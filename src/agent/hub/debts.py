@@ -29,24 +29,29 @@ class Debt:
     path: str
     """Percent-encoded: the file, or the scan's root."""
     size: int = 0
+    root: str = ""
+    """Percent-encoded root of the scan that saw the file last."""
 
     def payload(self) -> Payload:
         """What goes into the job."""
         if self.service == SCAN:
             return scan_payload(version=self.version, root=self.path)
-        return file_payload(self.service, version=self.version, path=self.path, size=self.size)
+        return file_payload(self.service, version=self.version, path=self.path, size=self.size, root=self.root)
 
 
 _FILE = files.c.id == sa.cast(owed.c.record_id, sa.Integer)
 _JOB = (owed.c.agent_id, owed.c.service, owed.c.record_id, owed.c.version)
+_seen_by = scans.alias("seen_by")
 _QUERY = (
     sa.select(
         *_JOB,
         sa.func.coalesce(scans.c.root, files.c.path).label("path"),
         sa.func.coalesce(files.c.size, 0).label("size"),
+        sa.func.coalesce(_seen_by.c.root, "").label("root"),
     )
     .outerjoin(scans, sa.and_(owed.c.service == SCAN, scans.c.id == owed.c.record_id))
     .outerjoin(files, sa.and_(owed.c.service != SCAN, _FILE))
+    .outerjoin(_seen_by, _seen_by.c.id == files.c.last_scan)
 )
 
 

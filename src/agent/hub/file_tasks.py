@@ -21,7 +21,7 @@ class FileTask:
     profile: str
     """Second half of the version: a new one owes every file the task again."""
     payload: Callable[..., FilePayload]
-    """Built from `version`, `path` (percent-encoded) and `size` (bytes)."""
+    """Built from `version`, `path` and `root` (percent-encoded) and `size` (bytes)."""
 
 
 FILE_TASKS: dict[str, FileTask] = {
@@ -36,9 +36,9 @@ def version_for(service: str, sha256: str) -> str:
     return f"{sha256}:{FILE_TASKS[service].profile}"
 
 
-def file_payload(service: str, *, version: str, path: str, size: int) -> Payload:
+def file_payload(service: str, *, version: str, path: str, size: int, root: str) -> Payload:
     """What goes into one of the file tasks."""
-    return FILE_TASKS[service].payload(version=version, path=path, size=size)
+    return FILE_TASKS[service].payload(version=version, path=path, size=size, root=root)
 
 
 def scan_payload(*, version: str, root: str) -> Payload:

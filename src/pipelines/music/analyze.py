@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
+from pipelines.music.ffmpeg import under_root
 from pipelines.music.limits import analyze_seconds
 from pipelines.payload import FilePayload, TaskResult, decode_path
 
@@ -71,6 +72,6 @@ def analyze(path: str | Path, size: int | None = None) -> Analysis:
 @task(Policy(timeout=analyze_seconds))
 async def process_file(ctx: TaskContext, payload: AnalyzePayload) -> Analysis:
     """Tempo, key and loudness of one file; raises what `analyze` raises."""
-    result = await ctx.child(analyze, decode_path(payload.path), payload.size)
+    result = await ctx.child(under_root, payload.root_path(), analyze, decode_path(payload.path), payload.size)
     await ctx.progress(1.0, f"{result.windows} windows")
     return result

@@ -14,7 +14,7 @@ from pydantic import Field
 from pipelines.context import Policy, TaskContext, task
 from pipelines.errors import InputRejected
 from pipelines.music.duplicates import PrintLike, duplicate_groups
-from pipelines.music.ffmpeg import ffmpeg_path, ffmpeg_version, input_arguments, regular_file
+from pipelines.music.ffmpeg import ffmpeg_path, ffmpeg_version, input_arguments, regular_file, under_root
 from pipelines.music.limits import decode_budget, decode_seconds, is_short
 from pipelines.music.prints import Match, compare, encode_items
 from pipelines.music.probe import probe
@@ -101,7 +101,7 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
 @task(Policy(timeout=decode_seconds))
 async def fingerprint_file(ctx: TaskContext, payload: FingerprintPayload) -> Fingerprint:
     """The Chromaprint and sha256 of one file; raises what `fingerprint` raises."""
-    result = await ctx.child(fingerprint, decode_path(payload.path), payload.version)
+    result = await ctx.child(under_root, payload.root_path(), fingerprint, decode_path(payload.path), payload.version)
     await ctx.progress(1.0, f"{result.items} items")
     return result
 

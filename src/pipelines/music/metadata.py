@@ -11,6 +11,7 @@ from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
 from pipelines.music import text
+from pipelines.music.ffmpeg import under_root
 from pipelines.music.limits import tag_seconds
 from pipelines.payload import FilePayload, TaskResult, decode_path
 
@@ -119,4 +120,4 @@ def _by_ffmpeg(path: Path, reason: str, detail: str) -> FileTags:
 @task(Policy(timeout=tag_seconds))
 async def extract_file_metadata(ctx: TaskContext, payload: MetadataPayload) -> FileTags:
     """Tags and stream facts of one file; raises what `read_metadata` raises."""
-    return await ctx.child(read_metadata, decode_path(payload.path), payload.size)
+    return await ctx.child(under_root, payload.root_path(), read_metadata, decode_path(payload.path), payload.size)

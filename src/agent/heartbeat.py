@@ -16,8 +16,7 @@ from redis.exceptions import RedisError
 from agent.throttle import OncePer
 
 if TYPE_CHECKING:
-    from saq.queue.redis import RedisQueue
-
+    from agent.phoenix.queue import LaneQueue
     from agent.settings import Settings
 
 log = structlog.get_logger()
@@ -35,7 +34,7 @@ FAILED_PROBES = 3
 class Heartbeat:
     """POSTs {agent_version, worker_pid, lane, queue_depth, hostname, started_at} every `PERIOD` seconds."""
 
-    def __init__(self, settings: Settings, queue: RedisQueue, token: str) -> None:
+    def __init__(self, settings: Settings, queue: LaneQueue, token: str) -> None:
         self._queue = queue
         self._lane = settings.agent_lane
         self._path = f"/api/agents/{settings.agent_id}/heartbeat"

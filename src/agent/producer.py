@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from saq.job import Status
-from saq.queue.redis import RedisQueue
 
 from agent.lanes import job_key, lane_for_task, queue_name
+from agent.phoenix.queue import LaneQueue
 from pipelines.payload import Payload
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ class Producer:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._queues: dict[str, RedisQueue] = {}
+        self._queues: dict[str, LaneQueue] = {}
 
-    def queue(self, agent_id: str, task: str) -> RedisQueue:
+    def queue(self, agent_id: str, task: str) -> LaneQueue:
         """The queue of the lane that runs `task` on that agent."""
         name = queue_name(agent_id, lane_for_task(task))
         if name not in self._queues:
-            self._queues[name] = RedisQueue(self._redis, name=name)
+            self._queues[name] = LaneQueue(self._redis, name=name)
         return self._queues[name]
 
     async def enqueue(self, agent_id: str, task: str, record_id: str, payload: Payload) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -13,6 +14,13 @@ CONNECT_TIMEOUT = 5.0
 
 REPLY_TIMEOUT = 15.0
 """Seconds to wait for a reply; above the longest blocking command that we send."""
+
+T = TypeVar("T")
+
+
+async def reply(call: Awaitable[T] | T) -> T:
+    """What an asynchronous client's call answers; redis-py types some as if they might be synchronous."""
+    return await cast("Awaitable[T]", call)
 
 
 def connect(url: str) -> Redis:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -12,62 +13,38 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 from redis.exceptions import RedisError
-from saq import Worker
-from saq.job import Job
 
 from agent import logs
 from agent.children import Children
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
-from agent.lanes import CPU_LANES, load_task, queue_name, record_id_of, tasks_of
+from agent.lanes import CPU_LANES, load_task, payload_model, queue_name, tasks_of
+from agent.phoenix.breaker import Breakers
 from agent.phoenix.execution import Execution
-from agent.phoenix.queue import KEEPALIVE, LaneQueue
+from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
+from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
 from agent.settings import Settings, load_settings, unknown_variables, variable
-from agent.throttle import OncePer
+from pipelines.context import policy_of
 
 if TYPE_CHECKING:
+    from saq.job import Job
+
     from agent.lanes import Task
+    from agent.phoenix.endings import Result
 
 log = structlog.get_logger()
 
 THREAD_PINS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 """One slot is one core: child processes inherit these before any numeric library loads."""
 
-SWEEP = 10
-"""Seconds between looks for jobs whose worker died."""
-
-DEQUEUE_TIMEOUT = 5.0
-"""Seconds of one blocking wait for a job; below the connection's reply time-out."""
-
-PROGRESS_PERIOD = 1.0
-"""Seconds between two writes of a job's progress."""
+TIMEOUT_MARGIN = 15.0
+"""Seconds on top of a task's own time, for its child process to be killed and the failure to be told apart."""
 
 
-class SlotWorker(Worker[Any]):
-    """SAQ's worker with a stop that waits for running jobs only, as long as they run and `grace` seconds at most."""
-
-    def __init__(self, queue: LaneQueue, *, grace: float, **options: Any) -> None:
-        super().__init__(queue, **options)
-        self._lane_queue = queue
-        self._grace = grace
-
-    async def stop(self) -> None:
-        """Take no more jobs, let running ones finish, hand the rest back. Repeated calls wait for the first."""
-        self.event.set()
-        for slot in list(self._lane_queue.waiting):
-            slot.cancel()
-        running = [context["task"] for context in self.job_task_contexts.values()]
-        if running and not self._stopped:
-            log.info("worker.stopping", running=len(running), grace=self._grace)
-            await asyncio.wait(running, timeout=self._grace)
-            await asyncio.sleep(0.2)  # a finished job still has to be acknowledged
-        await super().stop()
-
-
-class LaneWorker:
-    """Everything one lane needs in one process: queue, SAQ worker, child processes, relay, heartbeat."""
+class AgentWorker:
+    """Everything one lane needs in one process: queue, lane worker, child processes, relay, heartbeat."""
 
     def __init__(self, settings: Settings) -> None:
         if settings.redis_url is None:
@@ -83,21 +60,27 @@ class LaneWorker:
         self.concurrency = settings.concurrency(self.lane)
         self.functions = {name: load_task(target) for name, target in tasks_of(self.lane).items()}
         self.redis = connect(settings.redis_url)
-        self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane), functions=self.functions)
+        self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane))
         self.children = Children(self.concurrency, memory_mb=settings.child_memory_mb, max_jobs=settings.child_max_jobs)
-        self.name = f"{socket.gethostname()}-{os.getpid()}"
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.breakers = Breakers(self.queue.scripts, self.redis)
         token = settings.agent_token.get_secret_value()
         self.relay = Relay(
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
-        self._worker = SlotWorker(
+        self._worker = LaneWorker(
             self.queue,
+            functions=[(name, self._runner(function)) for name, function in self.functions.items()],
+            id=self.name,
+            lane=self.lane or "all",
             grace=settings.shutdown_grace,
-            functions=[(name, self._runner(name, function)) for name, function in self.functions.items()],
+            outbox=True,
+            timeout_of=self._timeout,
+            has_outside_effects=self._has_outside_effects,
+            on_settled=self.relay.wake,
+            breakers=self.breakers,
             concurrency=self.concurrency,
-            dequeue_timeout=DEQUEUE_TIMEOUT,
-            timers={"sweep": SWEEP, "schedule": 1, "worker_info": 10, "abort": 1},
             cancellation_hard_deadline_s=5.0,
             metadata={"lane": self.lane, "agent": settings.agent_id},
         )
@@ -138,60 +121,32 @@ class LaneWorker:
                 await self.queue.disconnect()
             log.info("worker.stopped", lane=self.lane or "all", delivered=self.relay.delivered)
 
-    def _runner(self, service: str, function: Task) -> Callable[..., Awaitable[dict[str, Any]]]:
-        async def run(context: Any, **arguments: Any) -> dict[str, Any]:
-            job: Job = context["job"]
+    def _runner(self, function: Task) -> Callable[..., Awaitable[Result]]:
+        async def run(context: Any, **arguments: Any) -> Result:
             execution = Execution(
-                service=service,
-                record_id=record_id_of(job.key),
+                context["run"],
                 function=function,
-                redis=self.redis,
-                queue=self.queue.name,
+                queue=self.queue,
                 children=self.children,
+                breakers=self.breakers,
                 worker=self.name,
-                attempts=job.attempts,
-                on_progress=_Progress(job),
-                on_settled=self.relay.wake,
+                on_report=self.relay.wake,
             )
-            log.info("job.claimed", task=service, record_id=execution.record_id, attempts=job.attempts)
-            keepalive = asyncio.create_task(_keep_alive(job))
-            try:
-                return await execution.run(arguments)
-            except Exception as error:
-                log.warning(
-                    "job.failed",
-                    task=service,
-                    record_id=execution.record_id,
-                    attempts=job.attempts,
-                    error=f"{type(error).__name__}: {error}",
-                )
-                raise
-            finally:
-                keepalive.cancel()
-                await asyncio.gather(keepalive, return_exceptions=True)
+            return await execution.run(arguments)
 
-        run.__qualname__ = service
         return run
 
+    def _timeout(self, job: Job) -> float:
+        """Seconds by the task's policy and a margin in which its child process is killed; whatever the job says."""
+        function = self.functions[job.function]
+        try:
+            payload = payload_model(function).model_validate(job.kwargs or {})
+        except ValueError:
+            return TIMEOUT_MARGIN  # the run itself refuses the arguments
+        return policy_of(function).timeout(payload) + TIMEOUT_MARGIN
 
-class _Progress:
-    """Writes a job's progress into the queue, once a second at most."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._due = OncePer(PROGRESS_PERIOD)
-
-    async def __call__(self, fraction: float, note: str) -> None:
-        if self._due():
-            with contextlib.suppress(RedisError, OSError):
-                await self._job.update(progress=fraction, meta={**self._job.meta, "note": note})
-
-
-async def _keep_alive(job: Job) -> None:
-    while True:
-        await asyncio.sleep(KEEPALIVE)
-        with contextlib.suppress(RedisError, OSError):
-            await job.update()
+    def _has_outside_effects(self, job: Job) -> bool:
+        return policy_of(self.functions[job.function]).outside_effects
 
 
 def pin_threads(lane: str | None) -> None:
@@ -210,4 +165,4 @@ def worker() -> None:
     pin_threads(settings.agent_lane)
     if settings.ffmpeg is not None:
         os.environ[variable("ffmpeg")] = settings.ffmpeg
-    asyncio.run(LaneWorker(settings).run())
+    asyncio.run(AgentWorker(settings).run())

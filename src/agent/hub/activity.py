@@ -13,14 +13,14 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from saq.job import Job, Status
-from saq.queue.redis import RedisQueue
+from saq.job import Job
 
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import FILE_TASKS, SCAN
 from agent.hub.progress import Progress
 from agent.hub.scans import OPEN
 from agent.lanes import LANE_TASKS, LANES, queue_name, record_id_of
+from agent.phoenix.queue import LaneQueue
 
 FRESH = 0.2
 """Seconds for which an answer serves again."""
@@ -59,7 +59,7 @@ class Activity:
     def __init__(self, catalogue: Catalogue, redis: Redis | None) -> None:
         self._catalogue = catalogue
         self._redis = redis
-        self._queues: dict[str, RedisQueue] = {}
+        self._queues: dict[str, LaneQueue] = {}
         self._lock = asyncio.Lock()
         self._answer: dict[str, Any] = {}
         self._fresh_until = 0.0
@@ -122,9 +122,9 @@ class Activity:
         queue = self._queue(queue_name(agent_id, lane))
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.llen(queue.namespace("queued"))
-            pipe.llen(queue.namespace("active"))
+            pipe.zcard(queue.namespace("active"))
             pipe.zcount(queue.namespace("incomplete"), 1, "+inf")
-            pipe.lrange(queue.namespace("active"), 0, SHOWN_ACTIVE - 1)
+            pipe.zrange(queue.namespace("active"), 0, SHOWN_ACTIVE - 1)
             pipe.lrange(queue.namespace("queued"), 0, SHOWN_ACTIVE - 1)
             found.queued, found.active, found.scheduled, active, queued = await pipe.execute()
         waiting: list[bytes] = []
@@ -137,16 +137,16 @@ class Activity:
         found.waiting = await self._jobs(queue, waiting)
         return found
 
-    async def _jobs(self, queue: RedisQueue, ids: list[bytes]) -> tuple[Job, ...]:
+    async def _jobs(self, queue: LaneQueue, ids: list[bytes]) -> tuple[Job, ...]:
         if not ids or self._redis is None:
             return ()
         blobs = await self._redis.mget(ids)
         return tuple(job for blob in blobs if (job := _readable(queue, blob)) is not None)
 
-    def _queue(self, name: str) -> RedisQueue:
+    def _queue(self, name: str) -> LaneQueue:
         if name not in self._queues:
             assert self._redis is not None
-            self._queues[name] = RedisQueue(self._redis, name=name)
+            self._queues[name] = LaneQueue(self._redis, name=name)
         return self._queues[name]
 
     async def _only_late_ones(self, lanes: list[_Lane], owed: int) -> bool:
@@ -161,7 +161,7 @@ class Activity:
         return await asyncio.to_thread(self._catalogue.owed_keys, LOOKED_AT) <= late
 
 
-def _readable(queue: RedisQueue, blob: bytes | None) -> Job | None:
+def _readable(queue: LaneQueue, blob: bytes | None) -> Job | None:
     """A stored job; None for one that has ended meanwhile, and for what is none."""
     try:
         return queue.deserialize(blob)
@@ -170,7 +170,7 @@ def _readable(queue: RedisQueue, blob: bytes | None) -> Job | None:
 
 
 def _is_late(job: Job) -> bool:
-    return job.attempts > LATE if job.status == Status.ACTIVE else job.attempts >= LATE
+    return job.attempts >= LATE
 
 
 def _lane_counts(lane: str, lanes: list[_Lane], progress: Progress) -> dict[str, int]:

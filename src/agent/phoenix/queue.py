@@ -1,69 +1,212 @@
-"""A lane's queue: SAQ's, with each task's own policy instead of what a producer left at SAQ's defaults."""
+"""A lane's queue: SAQ's API and keys, and every change of a job's place one script.
+
+    enqueue --> queued --claim--> active --settle--> settled
+      ^            ^                | | '--park----> parked --(circuit, pause)--> queued
+      |            '----release-----' '----retry---> scheduled --(time)--> queued
+      '--(time)-- scheduled            '--(lease ran out)--> queued, taken over
+
+The server's clock is the only one that decides. A producer may be plain SAQ; a worker may not: `active` is a sorted
+set here, to which the server refuses to move a job the plain way.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, cast
+import json
+import time
+from typing import TYPE_CHECKING, Any
 
+from saq.job import Job, Status
 from saq.queue.redis import RedisQueue
+from saq.utils import now
 
-from agent.lanes import payload_model
-from agent.phoenix.backoff import retry_delay
-from pipelines.context import policy_of
+from agent.phoenix import keys
+from agent.phoenix.outbox import outbox_key
+from agent.phoenix.runs import Ending, Run
+from agent.phoenix.scripts import Scripts
 
 if TYPE_CHECKING:
-    from saq.job import Job
+    from collections.abc import Sequence
 
-    from agent.lanes import Task
+    from redis.asyncio import Redis
+    from saq.types import CountKind, QueueInfo
 
-RETRIES = 1_000_000_000
-"""SAQ counts tries; ours never run out."""
+LEASE = 15.0
+"""Seconds that a claim holds without a renewal."""
 
-KEEPALIVE = 5.0
-"""Seconds between signs of life of a running job; the sweep takes it for dead after three."""
+UPKEEP_MOST = 500
+"""Jobs that one upkeep moves at most, so that no script holds the server for long."""
 
-TIMEOUT_MARGIN = 15
-"""Seconds on top of a task's own time, for its child process to be killed and the failure to be told apart."""
 
-HANDED_BACK = "cancelled"
-"""What SAQ's worker gives as the error of a job that a shutdown interrupts."""
+class ForeignWorker(Exception):
+    """A plain SAQ worker was pointed at a lane's queue."""
+
+
+class JobIsRunning(Exception):
+    """The job has a worker now; what was asked would run it twice."""
 
 
 class LaneQueue(RedisQueue):
-    """The queue of the tasks in `functions`, by name."""
+    """`LaneQueue(redis, name=...)` wherever SAQ wants a RedisQueue; its worker is LaneWorker."""
 
-    def __init__(self, *args: Any, functions: dict[str, Task], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._functions = functions
-        self.waiting: set[asyncio.Task[Any]] = set()
-        """The worker's slots that wait for a job right now."""
+    def __init__(self, redis: Redis, name: str = "default", *, lease: float = LEASE, **options: Any) -> None:
+        super().__init__(redis, name=name, **options)
+        self.lease = lease
+        self.scripts = Scripts(redis)
+        self.prefix = keys.job_prefix(name)
+        self.keys = (
+            keys.queued_key(name),
+            keys.active_key(name),
+            keys.incomplete_key(name),
+            outbox_key(name),
+            keys.deaths_key(name),
+            keys.aborts_key(name),
+            keys.parked_index_key(name),
+            keys.counters_key(name),
+        )
+
+    # What a worker does.
+
+    async def step(self, worker: str, lane: str, n: int, endings: Sequence[Ending] = ()) -> tuple[list[str], list[Run]]:
+        """End runs and claim up to `n` jobs, in one round trip: the answers to the endings in order, and the claims."""
+        before = time.monotonic()
+        arguments: list[Any] = [self.prefix, worker, int(self.lease * 1000), lane, n]
+        for ending in endings:
+            arguments += ending.arguments()
+        answers, taken = await self.scripts("step", self.keys, arguments)
+        return (
+            [answer.decode() for answer in answers],
+            [Run(reply, claimed_before=before, lease=self.lease) for reply in taken],
+        )
+
+    async def upkeep(self, *, orphans: bool, aborts: bool) -> tuple[int, list[str], list[str]]:
+        """Queue what is due; take over from dead workers; which running jobs somebody wants to end."""
+        due, taken, asked = await self.scripts(
+            "upkeep", self.keys, [self.prefix, UPKEEP_MOST, int(orphans), int(aborts)]
+        )
+        return int(due), [job_id.decode() for job_id in taken], [job_id.decode() for job_id in asked]
+
+    async def unpark(self, circuit: str, most: int) -> int:
+        """Queue up to `most` of the jobs that wait for `circuit`; how many."""
+        return int(await self.scripts("unpark", [keys.parked_key(circuit)], [most]))
+
+    async def touch(self, run: Run, **fields: Any) -> bool:
+        """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours."""
+        job = run.job
+        assert job is not None
+        for name, value in fields.items():
+            setattr(job, name, value)
+        job.touched = now()
+        lock = keys.lock_key(run.service, run.record)
+        return bool(await self.scripts("update", self.keys, [run.id, self.serialize(job), job.status, lock, run.token]))
+
+    # What SAQ's API does here.
 
     async def dequeue(self, timeout: float = 0.0, poll_interval: float = 0.0) -> Job | None:
-        """The next job, with its time-out, sign of life and retries as its task wants them."""
-        slot = asyncio.current_task()
-        if slot is not None:
-            self.waiting.add(slot)
+        """Refused: a plain worker's claim has no lease, and its sweep would abort jobs that run."""
+        raise ForeignWorker(
+            f"{self.name} is a lane's queue; run `phaze worker` (or agent.phoenix.worker.LaneWorker), not saq's Worker"
+        )
+
+    async def sweep(self, lock: int = 60, abort: float = 5.0) -> list[str]:
+        """Take over the jobs of dead workers (SAQ's name for it)."""
+        _, taken, _ = await self.upkeep(orphans=True, aborts=False)
+        return taken
+
+    async def schedule(self, lock: int = 1) -> list[str]:
+        """Queue what is due (SAQ's name for it)."""
+        await self.upkeep(orphans=False, aborts=False)
+        return []
+
+    async def count(self, kind: CountKind) -> int:
+        """Jobs that wait, run, or are unsettled in any way. O(1)."""
+        if kind == "active":
+            return int(await self.redis.zcard(self._active))
+        return await super().count(kind)
+
+    async def info(self, jobs: bool = False, offset: int = 0, limit: int = 10) -> QueueInfo:
+        """What the dashboard shows; with `jobs`, the running ones and `limit` unsettled ones from `offset` on."""
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.llen(self._queued)
+            pipe.zcard(self._active)
+            pipe.zcard(self._incomplete)
+            pipe.zrangebyscore(self._stats, now(), "inf")
+            pipe.zrange(self._active, 0, limit - 1 if jobs else 0)
+            pipe.zrange(self._incomplete, offset, offset + limit - 1)
+            queued, active, incomplete, stats, running, unsettled = await pipe.execute()
+        shown = list(dict.fromkeys([*running, *unsettled])) if jobs and limit > 0 else []
+        return {
+            "workers": await self._worker_infos(stats),
+            "name": self.name,
+            "queued": queued,
+            "active": active,
+            "scheduled": max(0, incomplete - queued - active),
+            "jobs": [job.to_dict() for job in await self._stored(shown) if job is not None],
+        }
+
+    async def _worker_infos(self, stats: Sequence[bytes]) -> dict[str, Any]:
+        if not stats:
+            return {}
+        found = await self.redis.mget(stats)
+        return {
+            key.decode().rsplit(":", 1)[-1]: json.loads(text) for key, text in zip(stats, found, strict=True) if text
+        }
+
+    async def _stored(self, ids: Sequence[bytes | str]) -> list[Job | None]:
+        return [self.readable(text) for text in await self.redis.mget(ids)] if ids else []
+
+    def readable(self, text: bytes | None) -> Job | None:
+        """The stored job; None for one that is gone or that nobody can decode (its worker will say so)."""
         try:
-            job = await super().dequeue(timeout, poll_interval)
-        finally:
-            self.waiting.discard(cast("asyncio.Task[Any]", slot))
-        if job is not None and (function := self._functions.get(job.function)) is not None:
-            job.retries = RETRIES
-            job.heartbeat = int(KEEPALIVE * 3)
-            job.timeout = int(_own_timeout(function, job)) + TIMEOUT_MARGIN
-        return job
+            return self.deserialize(text)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    async def jobs(self, job_keys: Any) -> list[Job | None]:
+        """The stored jobs, in order."""
+        return await self._stored([self.job_id(key) for key in job_keys])
+
+    async def _update(self, job: Job, status: Status | None = None, **kwargs: Any) -> None:
+        """Change a stored job's text, if it still exists; its place and its time to live stay."""
+        stored = None if status else await self.job(job.key)
+        job.status = status or (stored.status if stored else job.status)
+        await self.scripts("update", self.keys, [job.id, self.serialize(job), job.status, "", ""])
+
+    async def abort(self, job: Job, error: str, ttl: float = 5) -> None:
+        """End a job, wherever it is: at once if it does not run, else by its worker."""
+        job.error = error
+        asked = self._restated(job, Status.ABORTING)
+        over = self._restated(job, Status.ABORTED)
+        answer = await self.scripts(
+            "abort", self.keys, [self.prefix, job.id, over, max(1, job.ttl or 600) * 1000, asked]
+        )
+        if answer == b"aborted":
+            self.aborted += 1
+        job.status = {b"aborted": Status.ABORTED, b"asked": Status.ABORTING}.get(answer, job.status)
+
+    def _restated(self, job: Job, status: Status) -> bytes | str:
+        copy = self.copy(job)
+        copy.status, copy.completed = status, now() if status is Status.ABORTED else copy.completed
+        return self.serialize(copy)
 
     async def retry(self, job: Job, error: str | None) -> None:
-        """Schedule the next attempt after its backoff; a job handed back at shutdown waits for nothing."""
-        job.retry_delay = 0.0 if error == HANDED_BACK else retry_delay(job.attempts)
-        job.retry_backoff = False
-        await super().retry(job, error)
+        """Run a job again now (the dashboard's button). A done one is forgotten first; a running one is refused."""
+        score = await self.redis.zscore(self._active, job.id)
+        if score is not None and await self._lease_lives(float(score)):
+            raise JobIsRunning(f"{job.key} is running; abort it first")
+        due = await self.redis.zscore(self._incomplete, job.id)
+        if due is None:
+            await self.redis.delete(keys.marker_key(job.function, _record_id(job.key)))
+            job.attempts, job.error, job.result, job.completed, job.started = 0, None, None, 0, 0
+            job.scheduled, job.progress = 0, 0.0
+            await self.enqueue(job)
+        elif due > 0:
+            await self.redis.zadd(self._incomplete, {job.id: 1}, xx=True)
+
+    async def _lease_lives(self, till: float) -> bool:
+        seconds, micros = await self.redis.time()
+        return bool(till > seconds * 1000 + micros // 1000)
 
 
-def _own_timeout(function: Task, job: Job) -> float:
-    """Seconds by the task's policy; 0 where the arguments do not validate, which the run itself will refuse."""
-    try:
-        payload = payload_model(function).model_validate(job.kwargs or {})
-    except ValueError:
-        return 0.0
-    return policy_of(function).timeout(payload)
+def _record_id(key: str) -> str:
+    _, colon, record_id = key.partition(":")
+    return record_id if colon else key

@@ -1,6 +1,6 @@
 """The Lua scripts: each its own file, put together with the prelude, loaded once, run by hash.
 
-Scripts that end runs or extend leases carry `allow-oom`: a server out of memory must not stop what frees it.
+They carry `allow-oom`: a server out of memory must not stop what ends a run or extends a lease.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from redis.asyncio import Redis
 
@@ -21,6 +21,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "step": ("claim", "settle", "step"),
     "renew": ("renew",),
     "upkeep": ("claim", "upkeep"),
+    "update": ("update",),
     "abort": ("claim", "abort"),
     "unpark": ("unpark",),
     "breaker": ("breaker",),
@@ -42,18 +43,25 @@ def text(script: str, prelude: str | None = None) -> str:
     return SHEBANG + "\n".join([prelude or part("prelude"), *map(part, PARTS[script])])
 
 
-class Scripts:
-    """Runs the scripts on one client: EVALSHA, and EVAL once where the server does not know them (yet, or any more)."""
+@cache
+def sha(script: str, prelude: str | None = None) -> str:
+    """The hash by which the server knows a script."""
+    return hashlib.sha1(text(script, prelude).encode(), usedforsecurity=False).hexdigest()
 
-    def __init__(self, redis: Redis, prelude: str | None = None) -> None:
-        self._redis = redis
-        self._texts = {name: text(name, prelude) for name in PARTS}
-        self._shas = {name: hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest() for name, body in self._texts.items()}
+
+class Scripts:
+    """Runs the scripts on one client: EVALSHA, and EVAL where the server does not know them (yet, or any more)."""
+
+    prelude: str | None = None
+    """Another prelude, for tests that move the clock."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._execute: Callable[..., Awaitable[Any]] = redis.execute_command
 
     async def __call__(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """The script's reply."""
         call = (str(len(keys)), *keys, *args)
         try:
-            return await self._redis.execute_command("EVALSHA", self._shas[script], *call)
+            return await self._execute("EVALSHA", sha(script, self.prelude), *call)
         except NoScriptError:
-            return await self._redis.execute_command("EVAL", self._texts[script], *call)
+            return await self._execute("EVAL", text(script, self.prelude), *call)

@@ -4,7 +4,7 @@
 --        id, service, record, token
 --        job      the stored job from now on
 --        status   what listeners are told
---        number   settle: how long the job stays visible (ms; 0 for ever, -1 not at all); retry: due (Unix seconds)
+--        number   settle: how long the job stays visible (ms; 0 for ever, -1 not at all); retry: wait (s)
 --        marker, marker_ms   what is known of the record from now on, and for how long; '' leaves the marker alone
 --        entry    for the outbox: '', or '=' for the same text as the marker
 --        letter, list        a dead letter or a case for quarantine and where it goes, or ''; park: list is the circuit
@@ -55,7 +55,7 @@ local function settle(keys, run)
     else
         redis.call('SET', run.id, run.job)
         if run.kind == 'retry' then
-            redis.call('ZADD', keys.incomplete, run.number, run.id)
+            redis.call('ZADD', keys.incomplete, string.format('%.3f', clock() / 1000000 + run.number), run.id)
         elseif run.kind == 'release' then
             redis.call('ZADD', keys.incomplete, 0, run.id)
             redis.call('LPUSH', keys.queued, run.id)

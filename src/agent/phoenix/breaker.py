@@ -1,0 +1,132 @@
+"""Circuit breakers: what a task leans on is left alone while it fails, and its jobs wait at no cost.
+
+    CLOSED --(5 failures in a row)--> OPEN --(60 s)--> HALF_OPEN --(3 successes)--> CLOSED
+                                        ^----(any failure)----'
+
+The state is the server's, one script shared by all workers; local time decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+
+from agent.phoenix import keys
+from agent.phoenix.endings import CircuitHeld
+from agent.redis_client import reply
+from pipelines.errors import InputRejected, RecordNotFoundError
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from agent.phoenix.scripts import Scripts
+
+FAILURES = 5
+OPEN_MS = 60_000
+SUCCESSES = 3
+PROBES = 3
+"""Permits in the whole fleet while half open."""
+
+PERMIT_MS = 60_000
+"""A permit's end, should its prober never answer; a running one keeps its place in the epoch."""
+
+Forced = Literal["open", "closed", "none"]
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """One circuit as an operator sees it. `opened`: Unix seconds, 0 if never."""
+
+    name: str
+    state: str
+    epoch: int
+    failures: int
+    successes: int
+    opened: float
+    forced: str
+    reason: str
+    probes: int
+    parked: int
+
+
+class Breakers:
+    """All circuits, on one server."""
+
+    def __init__(self, scripts: Scripts, redis: Redis, *, open_ms: int = OPEN_MS, permit_ms: int = PERMIT_MS) -> None:
+        self._scripts = scripts
+        self._redis = redis
+        self._numbers = (FAILURES, open_ms, SUCCESSES, PROBES, permit_ms)
+
+    @contextlib.asynccontextmanager
+    async def guard(self, circuit: str | None, owner: str) -> AsyncIterator[None]:
+        """Run the body if the circuit lets it through, and tell how it went. Raises CircuitHeld."""
+        if circuit is None:
+            yield
+            return
+        verdict, epoch = await self._call("ask", circuit, owner)
+        if verdict != b"pass":
+            raise CircuitHeld(circuit)
+        try:
+            yield
+        except BaseException as error:
+            await self._call("tell", circuit, owner, epoch, outcome_of(error))
+            raise
+        await self._call("tell", circuit, owner, epoch, "ok")
+
+    async def force(self, circuit: str, forced: Forced, reason: str) -> None:
+        """Hold a circuit open or closed whatever happens, or (`none`) give it back to itself, closed."""
+        await self._call("force", circuit, forced, reason)
+
+    async def look(self, circuit: str) -> Circuit:
+        """One circuit."""
+        state, epoch, failures, successes, opened, forced, reason, probes = await self._call("look", circuit)
+        parked = await reply(self._redis.llen(keys.parked_key(circuit)))
+        return Circuit(
+            circuit,
+            state.decode(),
+            int(epoch),
+            int(failures),
+            int(successes),
+            int(opened) / 1000,
+            forced.decode(),
+            reason.decode(),
+            int(probes),
+            parked,
+        )
+
+    async def all(self) -> list[Circuit]:
+        """Every circuit that was ever used, by name."""
+        names = sorted(name.decode() for name in await reply(self._redis.smembers(keys.CIRCUITS)))
+        return [await self.look(name) for name in names]
+
+    async def room(self, circuit: str) -> int:
+        """How many of the jobs that wait for it may go: 0, the probes that are free, or (closed) any number."""
+        found = await self.look(circuit)
+        if found.forced == "open" or (found.forced == "none" and found.state == "open"):
+            return 0
+        if found.state == "half_open" and found.forced == "none":
+            return max(0, PROBES - found.probes)
+        return 1_000_000
+
+    async def _call(self, operation: str, circuit: str, *rest: Any) -> Any:
+        names = [keys.breaker_key(circuit), keys.permits_key(circuit), keys.CIRCUITS]
+        return await self._scripts("breaker", names, [operation, circuit, *self._numbers, *rest])
+
+
+def outcome_of(error: BaseException) -> str:
+    """What an exception says about the dependency: it failed, it worked, or nothing.
+
+    Connect errors, time-outs, 5xx and 429 are the dependency failing; not-found and rejected input are it working.
+    """
+    if isinstance(error, InputRejected | RecordNotFoundError):
+        return "ok"
+    if isinstance(error, httpx.HTTPStatusError):
+        code = error.response.status_code
+        return "failed" if code >= 500 or code == httpx.codes.TOO_MANY_REQUESTS else "ok"
+    if isinstance(error, ConnectionError | TimeoutError | httpx.TransportError):
+        return "failed"
+    return "void"

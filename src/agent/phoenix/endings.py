@@ -1,0 +1,229 @@
+"""How a run ends, put into words: what is recorded, what the stored job says from now on, what goes to which list."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from saq.job import Status
+from saq.utils import now
+
+from agent.logs import redact_text
+from agent.phoenix import keys
+from agent.phoenix.backoff import retry_delay
+from agent.phoenix.runs import Ending, Run
+
+if TYPE_CHECKING:
+    from agent.phoenix.queue import LaneQueue
+    from pipelines.payload import Outcome
+
+MARKER_IDLE = 7 * 24 * 3600
+"""Seconds that a marker lives after its last use."""
+
+MARKER_LIFE = 30 * 24 * 3600
+"""Seconds that a marker lives at most; after that the catalogue says what is done."""
+
+ERROR_CHARACTERS = 8_000
+"""Of a traceback, the end: the last frames say what went wrong."""
+
+OWN_DEATHS = 3
+"""A job that killed its child, or its worker while it ran alone, so many times is quarantined."""
+
+UNKNOWN_SERVICE = "unknown"
+
+
+class Quarantined(Exception):
+    """The job can never run as it is: an unknown task, arguments that do not validate, a payload nobody can decode."""
+
+
+class CircuitHeld(Exception):
+    """The circuit that the job leans on is open; the job waits for it."""
+
+    def __init__(self, circuit: str) -> None:
+        super().__init__(circuit)
+        self.circuit = circuit
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run came to."""
+
+    value: Any
+    """Anything that JSON can hold."""
+    outcome: Outcome = "done"
+    reason: str | None = None
+    version: str | None = None
+    """What the result stands for; None: a hash of the job's arguments."""
+    remember: bool = True
+    """Whether a marker answers the same version from now on."""
+
+
+class Endings:
+    """Builds the endings of one worker's runs. `outbox`: whether results go to a control plane."""
+
+    def __init__(self, queue: LaneQueue, worker: str, *, outbox: bool) -> None:
+        self._queue = queue
+        self._worker = worker
+        self._worker_json = json.dumps(worker)
+        self._outbox = outbox
+
+    def done(self, run: Run, result: Result) -> Ending:
+        """Record a result. Raises TypeError or ValueError if JSON cannot hold it."""
+        job = run.job
+        assert job is not None
+        value = json.dumps(result.value)
+        finished = time.time()
+        document = self._document(run, result, value, finished)
+        text = self._finished_text(run, Status.COMPLETE, value, None)
+        return Ending(
+            "settle",
+            run,
+            text,
+            "complete",
+            number=_ttl_ms(job.ttl),
+            marker=document if result.remember else "",
+            marker_ms=_marker_ms(job.key, job.ttl),
+            entry=("=" if result.remember else document) if self._outbox else "",
+            deaths="-" if run.takeovers or run.own_deaths else "",
+        )
+
+    def answered(self, run: Run, marker: dict[str, Any], stored: str) -> Ending:
+        """The version is done: its stored result again, and the marker lives on for another while."""
+        job = run.job
+        assert job is not None
+        age = time.time() - float(marker.get("timestamp", 0))
+        left = max(1, min(MARKER_IDLE, MARKER_LIFE - age))
+        text = self._finished_text(run, Status.COMPLETE, json.dumps(marker.get("result")), None)
+        return Ending(
+            "settle", run, text, "complete", number=_ttl_ms(job.ttl),
+            marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
+            deaths="-" if run.takeovers or run.own_deaths else "",
+        )  # fmt: skip
+
+    def retried(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
+        """Once more, after the backoff; a child's death is counted against the job."""
+        job = run.job
+        assert job is not None
+        job.attempts = run.attempts
+        job.status, job.error = Status.QUEUED, error_text(error)
+        job.started = job.completed = 0
+        job.worker_id = None
+        deaths = f"{run.takeovers}:{run.own_deaths + 1}" if own_death else ""
+        text = self._queue.serialize(job)
+        return Ending("retry", run, text, "queued", number=retry_delay(run.attempts), deaths=deaths)
+
+    def released(self, run: Run) -> Ending:
+        """Back to the head of the queue, as if nothing had happened."""
+        return Ending("release", run, run.text, "queued")
+
+    def parked(self, run: Run, circuit: str) -> Ending:
+        """Until the circuit lets it through; no attempt is used."""
+        return Ending("park", run, run.text, "queued", where=circuit)
+
+    def aborted(self, run: Run, reason: str) -> Ending:
+        """Somebody wanted it to end."""
+        job = run.job
+        assert job is not None
+        text = self._finished_text(run, Status.ABORTED, "null", reason)
+        return Ending("settle", run, text, "aborted", number=_ttl_ms(job.ttl), deaths="-")
+
+    def buried(self, run: Run, error: BaseException) -> Ending:
+        """A dead letter: its record is not there. The control plane is told, so that it asks no more."""
+        return self._set_aside(run, error, keys.dead_letters_key(run.service), f"not-found: {error}")
+
+    def quarantined(self, run: Run, error: BaseException) -> Ending:
+        """Set aside until somebody looks."""
+        return self._set_aside(
+            run, error, keys.quarantine_key(run.service or UNKNOWN_SERVICE), f"quarantined: {redact_text(str(error))}"
+        )
+
+    def _set_aside(self, run: Run, error: BaseException, where: str, reason: str) -> Ending:
+        finished = time.time()
+        said = redact_text(f"{type(error).__name__}: {error}")
+        letter = {
+            "id": run.id,
+            "service": run.service,
+            "record_id": run.record,
+            "error": said,
+            "traceback": error_text(error),
+            "attempts": run.attempts,
+            "takeovers": run.takeovers,
+            "own_deaths": run.own_deaths,
+            "first": (run.job.queued / 1000 if run.job else None),
+            "last": finished,
+            "worker": self._worker,
+            "job": base64.b64encode(run.text).decode("ascii"),
+        }
+        entry = ""
+        if self._outbox and run.service:
+            result = Result({"outcome": "rejected", "reason": reason}, "rejected", reason, _version_named(run))
+            entry = self._document(run, result, json.dumps(result.value), finished)
+        text = self._finished_text(run, Status.FAILED, "null", said)
+        ttl = run.job.ttl if run.job else 600
+        return Ending(
+            "settle", run, text, "failed", number=_ttl_ms(ttl), entry=entry,
+            letter=json.dumps(letter), where=where, deaths="-",
+        )  # fmt: skip
+
+    def _document(self, run: Run, result: Result, value: str, finished: float) -> str:
+        """The marker and the outbox entry, one text: `value` is the result's JSON, as it will also be stored."""
+        version = result.version if result.version is not None else version_of(run)
+        reason = "null" if result.reason is None else json.dumps(result.reason)
+        return (
+            f'{{"timestamp": {finished:.3f}, "service": {json.dumps(run.service)}, '
+            f'"record_id": {json.dumps(run.record)}, "version": {json.dumps(version)}, "token": "{run.token}", '
+            f'"outcome": "{result.outcome}", "reason": {reason}, "worker": {self._worker_json}, '
+            f'"attempts": {run.attempts}, "started_at": {run.started:.3f}, "finished_at": {finished:.3f}, '
+            f'"result": {value}}}'
+        )
+
+    def _finished_text(self, run: Run, status: Status, value: str, error: str | None) -> bytes:
+        """The stored job, to the letter, with its end after it: of two fields with one name the last one counts."""
+        said = (
+            f', "attempts": {run.attempts}, "started": {int(run.started * 1000)}, "completed": {now()}, '
+            f'"progress": {1.0 if status is Status.COMPLETE else 0.0}, "result": {value}, '
+            f'"error": {json.dumps(error)}, "worker_id": {self._worker_json}, "status": "{status.value}"}}'
+        )
+        if run.job is None:  # nobody can decode it: what was there stays as it was
+            return run.text
+        return run.text.rstrip()[:-1] + said.encode()
+
+
+def version_of(run: Run) -> str:
+    """The version that a job's arguments name, else a hash of them."""
+    arguments = run.job.kwargs if run.job is not None else None
+    named = (arguments or {}).get("version")
+    if isinstance(named, str) and named:
+        return named
+    text = json.dumps(arguments or {}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _version_named(run: Run) -> str:
+    try:
+        return version_of(run)
+    except (TypeError, ValueError):
+        return "unknown"
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback's end, without secrets."""
+    text = "".join(traceback.format_exception(error))
+    return redact_text(text[-ERROR_CHARACTERS:])
+
+
+def _ttl_ms(ttl: int) -> int:
+    """SAQ's ttl (seconds; 0 for ever, negative not at all) for the settle script."""
+    return ttl * 1000 if ttl > 0 else (0 if ttl == 0 else -1)
+
+
+def _marker_ms(key: str, ttl: int) -> int:
+    """How long a marker lives: a key that says which record it is about is remembered, a random one while it shows."""
+    if ":" in key or ttl == 0:
+        return MARKER_IDLE * 1000
+    return max(ttl, 1) * 1000

@@ -1,0 +1,142 @@
+"""The thread that keeps leases alive, whatever the event loop is doing.
+
+It renews every `RENEW` seconds, on a connection of its own. It stops for a job at its deadline, and altogether when
+the event loop has not ticked for `WEDGED` seconds: then it ends the process, because a wedged worker must not look
+alive. A run whose renewal does not get through stays trusted until the lease's end, counted from before the last
+renewal that did was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+from redis.retry import Retry
+
+from agent.phoenix.scripts import sha, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent.phoenix.queue import LaneQueue
+    from agent.phoenix.runs import Run
+
+log = structlog.get_logger()
+
+RENEW = 5.0
+RETRY_RENEW = 0.5
+"""Seconds until a renewal that failed is tried again."""
+
+WEDGED = 60.0
+EXIT_WEDGED = 75
+"""EX_TEMPFAIL of sysexits.h: start me again."""
+
+
+class Leases:
+    """`start()` in the event loop's thread; `tick()` from the loop once a second; `stop()` at the end."""
+
+    def __init__(
+        self, queue: LaneQueue, runs: Mapping[str, Run], *, renew: float = RENEW, wedged: float = WEDGED
+    ) -> None:
+        self._queue = queue
+        self._runs = runs
+        self._renew_every = renew
+        self._wedged = wedged
+        self._ticked = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        options = dict(queue.redis.connection_pool.connection_kwargs)
+        options.pop("retry", None)
+        self._client = _sync_client(queue, options)
+        self._execute: Callable[..., Any] = self._client.execute_command
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._loop = asyncio.get_running_loop()
+        self._ticked = time.monotonic()
+        self._thread.start()
+
+    def tick(self) -> None:
+        """The event loop is alive."""
+        self._ticked = time.monotonic()
+
+    def stop(self) -> None:
+        """Renew no more; returns within a second or two."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+        self._client.close()
+
+    def _keep(self) -> None:
+        wait = self._renew_every
+        while not self._stopped.wait(wait):
+            if time.monotonic() - self._ticked > self._wedged:
+                log.critical("worker.wedged", seconds=round(time.monotonic() - self._ticked), running=list(self._runs))
+                os._exit(EXIT_WEDGED)
+            try:
+                self._renew()
+                wait = self._renew_every
+            except (RedisError, OSError) as error:
+                wait = RETRY_RENEW
+                log.debug("lease.renewal_failed", error=str(error))
+            self._distrust()
+
+    def _renew(self) -> None:
+        now = time.monotonic()
+        runs = {run.id: run for run in list(self._runs.values()) if run.deadline > now and run.service}
+        if not runs:
+            return
+        arguments: list[Any] = [int(self._queue.lease * 1000)]
+        for run in runs.values():
+            arguments += [run.id, run.service, run.record.encode("utf-8", "surrogateescape"), run.token]
+        lost = {job_id.decode() for job_id in self._run_script(arguments)}
+        for run in runs.values():
+            if run.id in lost:
+                self._call(run, "lost")
+            else:
+                run.trusted_until = now + self._queue.lease
+
+    def _run_script(self, arguments: list[Any]) -> list[bytes]:
+        prelude = self._queue.scripts.prelude
+        call = (str(len(self._queue.keys)), *self._queue.keys, *arguments)
+        try:
+            reply = self._execute("EVALSHA", sha("renew", prelude), *call)
+        except NoScriptError:
+            reply = self._execute("EVAL", text("renew", prelude), *call)
+        return list(reply)
+
+    def _distrust(self) -> None:
+        """Jobs that change things elsewhere stop when their lease may have ended; the others run on, fenced."""
+        now = time.monotonic()
+        for run in list(self._runs.values()):
+            if run.outside_effects and now > run.trusted_until:
+                self._call(run, "distrusted")
+
+    def _call(self, run: Run, reason: Any) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(run.cancel, reason)
+
+
+def _sync_client(queue: LaneQueue, options: dict[str, Any]) -> Redis:
+    from redis import ConnectionPool
+    from redis.asyncio.connection import SSLConnection as AsyncSSL
+    from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnix
+    from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+    wanted = queue.redis.connection_pool.connection_class
+    kind: type[Any] = Connection
+    if issubclass(wanted, AsyncUnix):
+        kind = UnixDomainSocketConnection
+    elif issubclass(wanted, AsyncSSL):
+        kind = SSLConnection
+    options |= {"socket_timeout": 3.0, "socket_connect_timeout": 3.0, "retry": Retry(NoBackoff(), 0)}
+    return Redis(connection_pool=ConnectionPool(connection_class=kind, max_connections=2, **options))

@@ -20,8 +20,10 @@ from saq.queue.redis import RedisQueue
 
 from agent.errors import ConfigError
 from agent.lanes import queue_name
+from agent.phoenix.queue import LaneQueue
+from agent.redis_client import connect
 from agent.settings import load_settings
-from agent.worker import LaneWorker
+from agent.worker import AgentWorker
 from tests.conftest import REPO
 from tests.control_plane import ControlPlane
 
@@ -32,7 +34,8 @@ class Process:
     """A worker process, its log, and the queue it works on."""
 
     def __init__(self, redis: Redis, url: str, plane: ControlPlane, log: Path) -> None:
-        self.queue = RedisQueue(redis, name=queue_name(AGENT, "meta"))
+        self.queue = LaneQueue(redis, name=queue_name(AGENT, "meta"))
+        self.producer = RedisQueue(connect(url), name=self.queue.name)
         self.log = log
         self._plane = plane
         self._url = url
@@ -46,6 +49,7 @@ class Process:
             "PHAZE_AGENT_ID": AGENT,
             "PHAZE_AGENT_TOKEN": "t0ken",
             "PHAZE_LOG_FORMAT": "json",
+            "PHAZE_LOG_LEVEL": "debug",
             "PHAZE_SHUTDOWN_GRACE": "5",
             "PYTHONPATH": str(REPO),
             **({"PHAZE_AGENT_LANE": lane} if lane else {}),
@@ -71,7 +75,7 @@ class Process:
             await asyncio.sleep(0.05)
 
     async def wish(self, key: str, **wishes: Any) -> Job | None:
-        return await self.queue.enqueue("wish", key=f"wish:{key}", version="v1", **wishes)
+        return await self.producer.enqueue("wish", key=f"wish:{key}", version="v1", **wishes)
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
         """Seconds until all are gone."""
@@ -89,13 +93,14 @@ async def worker(redis: Redis, valkey_url: str, plane: ControlPlane, tmp_path: P
     process = Process(redis, valkey_url, plane, tmp_path / "worker.log")
     yield process
     await process.stop(signal.SIGKILL)
+    await process.producer.disconnect()
 
 
 def test_a_missing_variable_is_named() -> None:
     with pytest.raises(ConfigError, match=r"PHAZE_REDIS_URL is not set; .*phaze up"):
-        LaneWorker(load_settings(agent_lane="meta"))
+        AgentWorker(load_settings(agent_lane="meta"))
     with pytest.raises(ConfigError, match=r"PHAZE_AGENT_TOKEN is not set; .*PHAZE_AGENT_TOKEN_FILE"):
-        LaneWorker(load_settings(agent_lane="meta", redis_url="redis://127.0.0.1:1"))
+        AgentWorker(load_settings(agent_lane="meta", redis_url="redis://127.0.0.1:1"))
 
 
 async def test_the_start_line_says_lane_slots_and_clamp(worker: Process) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from saq.job import Job
+from saq.job import Job, Status
 
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import FILE_TASKS, SCAN
@@ -199,7 +199,7 @@ def _job(lane: _Lane, job: Job, paths: dict[tuple[str, str], str]) -> dict[str, 
         "key": job.key,
         "path": paths.get((job.function, record_id), record_id),
         "since": job.started / 1000 if job.started else None,
-        "attempts": job.attempts,
+        "attempts": job.attempts + (job.status == Status.ACTIVE),  # a claim uses none until its run has failed
         "progress": job.progress,
     }
 

@@ -200,6 +200,7 @@ class LaneWorker(Worker[Any]):
 
     def _begin(self, run: Run) -> None:
         self.runs[run.id] = run
+        log.debug("job.claimed", task=run.service, record_id=run.record, token=run.token)
         if run.takeovers >= ALONE_AFTER and self.concurrency > 1:
             self._waiting_alone.append(run)
             self._start_alone()

@@ -1,67 +1,82 @@
-"""Around one run: what is recorded, as which outcome, and what is left to the queue to retry."""
+"""Around one run: what is recorded, as which outcome, and what is set aside or left to be retried."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from saq.job import Job, Status
 
-from agent.children import Children, ChildTimeout
+from agent.children import Children
+from agent.phoenix import keys
+from agent.phoenix.breaker import Breakers
+from agent.phoenix.endings import MARKER_IDLE, Result
 from agent.phoenix.execution import Execution
-from agent.phoenix.outbox import outbox_key
-from agent.phoenix.settle import MARKER_TTL, find_marker, marker_key
-from pipelines.errors import ChildDied
+from agent.phoenix.outbox import Entry, outbox_key
+from agent.phoenix.queue import LaneQueue
+from agent.phoenix.worker import LaneWorker
 from tests.agent.tasks import wish
 
 QUEUE = "phaze-agent-test-meta"
 
 
-@pytest.fixture
-async def children() -> AsyncIterator[Children]:
-    pool = Children(1)
-    yield pool
-    await pool.close()
-
-
 class Bench:
-    """Runs `wish` on record 7 and shows what came out."""
+    """A worker on the queue with the one task `wish`, and a look at what came out."""
 
     def __init__(self, redis: Redis, children: Children) -> None:
         self.redis = redis
+        self.queue = LaneQueue(redis, name=QUEUE)
         self._children = children
-        self.woken = 0
-
-    async def run(self, **arguments: Any) -> dict[str, Any]:
-        async def no_progress(_fraction: float, _note: str) -> None:
-            """Nobody looks."""
-
-        def wake() -> None:
-            self.woken += 1
-
-        execution = Execution(
-            service="wish",
-            record_id="7",
-            function=wish,
-            redis=self.redis,
-            queue=QUEUE,
-            children=self._children,
-            worker="test",
-            attempts=1,
-            on_progress=no_progress,
-            on_settled=wake,
+        self._breakers = Breakers(self.queue.scripts, redis)
+        self.worker = LaneWorker(
+            self.queue, [("wish", self._run)], concurrency=2, outbox=True, timeout_of=lambda job: 30.0, grace=1.0
         )
-        return await execution.run({"version": "v1", **arguments})
+
+    async def _run(self, context: Any, **arguments: Any) -> Result:
+        execution = Execution(
+            context["run"],
+            function=wish,
+            queue=self.queue,
+            children=self._children,
+            breakers=self._breakers,
+            worker="test",
+            on_report=lambda: None,
+        )
+        return await execution.run(arguments)
+
+    async def run(self, key: str = "wish:7", **arguments: Any) -> Job:
+        """Enqueue, and wait until it is over or waits for another attempt."""
+        job = await self.queue.enqueue("wish", key=key, **{"version": "v1", **arguments})
+        assert job is not None
+        async with asyncio.timeout(20):
+            while True:
+                await job.refresh()
+                if job.status in (Status.COMPLETE, Status.FAILED, Status.ABORTED) or job.attempts:
+                    return job
+                await asyncio.sleep(0.01)
 
     async def outbox(self) -> list[dict[str, Any]]:
         return [json.loads(fields[b"entry"]) for _, fields in await self.redis.xrange(outbox_key(QUEUE))]
 
+    async def letters(self, key: str) -> list[dict[str, Any]]:
+        return [json.loads(row) for row in await self.redis.lrange(key, 0, -1)]
+
 
 @pytest.fixture
-async def bench(redis: Redis, children: Children) -> Bench:
-    return Bench(redis, children)
+async def bench(redis: Redis) -> AsyncIterator[Bench]:
+    children = Children(1)
+    bench = Bench(redis, children)
+    running = asyncio.create_task(bench.worker.start())
+    yield bench
+    bench.worker.event.set()
+    await running
+    await children.close()
 
 
 @pytest.mark.parametrize(
@@ -70,68 +85,61 @@ async def bench(redis: Redis, children: Children) -> Bench:
         ("echo", "done", None),
         ("partial", "partial", "half of it"),
         ("reject", "rejected", "too-short: 0.2 s"),
-        ("lose", "rejected", "not-found: gone.mp3"),
+        ("skip", "skipped", "changed-since-scan"),
     ],
 )
 async def test_every_end_of_a_run_is_recorded_with_its_outcome(
     bench: Bench, do: str, outcome: str, reason: str | None
 ) -> None:
-    await bench.run(do=do)
+    job = await bench.run(do=do)
+    assert job.status is Status.COMPLETE
     (entry,) = await bench.outbox()
     assert (entry["service"], entry["record_id"], entry["version"]) == ("wish", "7", "v1")
-    assert (entry["outcome"], entry["reason"], entry["part"]) == (outcome, reason, None)
-    assert bench.woken == 1
+    assert (entry["outcome"], entry["reason"]) == (outcome, reason)
+    assert Entry.model_validate(entry).token > 0
+    assert await bench.redis.exists(keys.lock_key("wish", "7")) == 0
 
 
-async def test_the_marker_is_readable_json_and_appears_with_the_outbox_entry(bench: Bench) -> None:
+async def test_the_marker_is_readable_json(bench: Bench) -> None:
     await bench.run()
     marker = json.loads(await bench.redis.get("processed:wish:7") or b"null")
     assert {"timestamp", "service", "version", "result", "token"} <= marker.keys()
-    assert 0 < await bench.redis.ttl(marker_key("wish", "7")) <= MARKER_TTL
+    assert 0 < await bench.redis.ttl(keys.marker_key("wish", "7")) <= MARKER_IDLE
 
 
-async def test_a_version_that_is_done_is_answered_from_the_marker_without_running(bench: Bench, tmp_path: Any) -> None:
+async def test_a_version_that_is_done_is_answered_from_the_marker_without_running(bench: Bench, tmp_path: Path) -> None:
     note = tmp_path / "starts"
     first = await bench.run(note=str(note))
     again = await bench.run(note=str(note))
-    assert first == again
+    assert (first.result, again.status) == (again.result, Status.COMPLETE)
     assert len(note.read_text("utf-8").splitlines()) == 1
     one, two = await bench.outbox()
     assert one == two, "whoever asks again is told again, with the first run's token"
 
 
-async def test_a_record_that_was_not_there_is_looked_for_again_when_asked_again(bench: Bench) -> None:
-    await bench.run(do="lose")
-    assert await bench.redis.get(marker_key("wish", "7")) is None
-    assert (await bench.run())["text"] == "v1", "it has come back"
+async def test_a_new_version_runs_and_replaces_the_marker(bench: Bench) -> None:
+    await bench.run()
+    assert (await bench.run(version="v2")).result["text"] == "v2"
+    assert json.loads(await bench.redis.get("processed:wish:7") or b"{}")["version"] == "v2"
 
 
 async def test_what_was_skipped_is_not_remembered(bench: Bench) -> None:
     await bench.run(do="skip")
-    assert (await bench.outbox())[0]["outcome"] == "skipped"
-    assert await bench.redis.get(marker_key("wish", "7")) is None
+    assert await bench.redis.get(keys.marker_key("wish", "7")) is None
 
 
-async def test_a_new_version_runs_and_replaces_the_marker(bench: Bench) -> None:
-    await bench.run()
-    assert (await bench.run(version="v2"))["text"] == "v2"
-    assert await find_marker(bench.redis, "wish", "7", "v1") is None
-    assert await find_marker(bench.redis, "wish", "7", "v2") is not None
-
-
-@pytest.mark.parametrize(
-    ("do", "error"), [("fail", ConnectionError), ("crash", ChildDied), ("unheard-of-so-echoed", None)]
-)
-async def test_what_may_go_better_next_time_is_raised_and_nothing_is_recorded(
-    bench: Bench, do: str, error: type[Exception] | None
+async def test_a_record_that_is_not_there_is_a_dead_letter_and_is_looked_for_again_when_asked_again(
+    bench: Bench,
 ) -> None:
-    if error is None:
-        assert (await bench.run(do=do))["text"] == do
-        return
-    with pytest.raises(error):
-        await bench.run(do=do)
-    assert await bench.outbox() == []
-    assert await bench.redis.get(marker_key("wish", "7")) is None
+    job = await bench.run(do="lose")
+    assert job.status is Status.FAILED
+    (letter,) = await bench.letters("phoenix:wish:dlq")
+    assert letter["error"] == "RecordNotFoundError: gone.mp3"
+    assert {"job", "traceback", "attempts", "first", "last", "worker"} <= letter.keys()
+    assert json.loads(base64.b64decode(letter["job"]))["kwargs"]["do"] == "lose"
+    (entry,) = await bench.outbox()
+    assert (entry["outcome"], entry["reason"]) == ("rejected", "not-found: gone.mp3")
+    assert (await bench.run()).status is Status.COMPLETE, "it has come back"
 
 
 @pytest.mark.parametrize(
@@ -143,26 +151,42 @@ async def test_what_may_go_better_next_time_is_raised_and_nothing_is_recorded(
         ({"version": "", "do": 1}, "bad-payload: do: Input should be a valid string"),
     ],
 )
-async def test_arguments_that_do_not_validate_are_recorded_with_the_fields_name(
+async def test_arguments_that_do_not_validate_are_quarantined_with_the_fields_name(
     bench: Bench, arguments: dict[str, Any], said: str
 ) -> None:
-    await bench.run(**arguments)
+    job = await bench.run(**arguments)
+    assert job.status is Status.FAILED
+    (letter,) = await bench.letters("phoenix:wish:quarantine")
+    assert said in letter["error"]
     (entry,) = await bench.outbox()
     assert entry["outcome"] == "rejected"
-    assert entry["reason"].startswith(said)
     assert entry["version"], "the catalogue files nothing without a version"
+
+
+async def test_what_may_go_better_next_time_is_scheduled_and_nothing_is_recorded(bench: Bench) -> None:
+    job = await bench.run(do="fail")
+    assert (job.status, job.attempts) == (Status.QUEUED, 1)
+    assert "ConnectionError: the store is away" in (job.error or "")
+    assert await bench.outbox() == []
+    assert await bench.redis.exists(keys.marker_key("wish", "7"), keys.lock_key("wish", "7")) == 0
+
+
+async def test_three_dead_children_are_the_jobs_own_fault(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent.phoenix import endings
+
+    monkeypatch.setattr(endings, "retry_delay", lambda attempt: 0.0)
+    job = await bench.run(do="crash")
+    async with asyncio.timeout(20):
+        while job.status is not Status.FAILED:
+            await asyncio.sleep(0.05)
+            await job.refresh()
+    (letter,) = await bench.letters("phoenix:wish:quarantine")
+    assert "3 of its child processes died" in letter["error"]
+    assert letter["attempts"] == 3
 
 
 async def test_parts_go_out_in_order_before_the_end(bench: Bench) -> None:
     await bench.run(do="parts")
     entries = await bench.outbox()
-    assert [entry["part"] for entry in entries] == [0, 1, None]
+    assert [entry.get("part") for entry in entries] == [0, 1, None]
     assert [entry["result"]["text"] for entry in entries] == ["one", "two", "parts"]
-
-
-async def test_a_childs_time_is_what_is_left_of_the_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipelines.context import Policy
-
-    monkeypatch.setitem(wish.__dict__, "policy", Policy(timeout=lambda payload: 0.1))
-    with pytest.raises(ChildTimeout):
-        await bench.run(do="spin")

@@ -7,11 +7,11 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from agent.phoenix.settle import hand_over
 from redis.asyncio import Redis
 
 from agent.phoenix.outbox import Entry, outbox_key, refused_key
 from agent.phoenix.relay import Relay
-from agent.phoenix.settle import hand_over
 from tests.control_plane import ControlPlane, refuse, status
 
 QUEUE = "phaze-agent-test-meta"

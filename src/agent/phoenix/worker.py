@@ -48,6 +48,9 @@ ALONE_AFTER = 2
 UNSTOPPABLE_AFTER = 10.0
 """Seconds that a body may ignore its cancellation; then the process ends, before the lease does."""
 
+SETTLE_AT_STOP = 5.0
+"""Seconds that a stopping worker tries to hand over what has ended; what it cannot, its leases' ends will."""
+
 MAX_BACKOFF = 10.0
 PAUSED_PREFIX = "paused:"
 UNPARK_MOST = 1_000
@@ -99,6 +102,7 @@ class LaneWorker(Worker[Any]):
         self._ended: list[Ending] = []
         self._wake = asyncio.Event()
         self._dry = False
+        self._closing = False
         self._waiting_alone: list[Run] = []
         self._alone: Run | None = None
         self._waiter: asyncio.Task[None] | None = None
@@ -125,9 +129,12 @@ class LaneWorker(Worker[Any]):
         return self.concurrency - len(self.runs)
 
     async def _pump(self) -> None:
+        """Until `_closing` and nothing is left to settle; never cancelled within a step, whose reply would be lost."""
         failures = 0
         while True:
             room = self._room()
+            if self._closing and not self._ended:
+                return
             if not self._ended and (self._dry or room < 1):
                 if self._dry and room > 0 and self._waiter is None:
                     self._waiter = asyncio.create_task(self._wait_for_jobs(), name="idle")
@@ -192,7 +199,7 @@ class LaneWorker(Worker[Any]):
                      wait=round(ending.number, 1), where=ending.where or None)  # fmt: skip
         elif answer == "stale":
             self.stale += 1
-            log.warning("job.stale", task=run.service, record_id=run.record, token=run.token)
+            log.warning("job.stale", task=run.service, record_id=run.record, fence=run.token)
         else:
             log.error("job.settle_failed", key=job.key if job else run.id, error=answer)
 
@@ -200,7 +207,7 @@ class LaneWorker(Worker[Any]):
 
     def _begin(self, run: Run) -> None:
         self.runs[run.id] = run
-        log.debug("job.claimed", task=run.service, record_id=run.record, token=run.token)
+        log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
         if run.takeovers >= ALONE_AFTER and self.concurrency > 1:
             self._waiting_alone.append(run)
             self._start_alone()
@@ -421,12 +428,10 @@ class LaneWorker(Worker[Any]):
             for run in list(self.runs.values()):
                 run.cancel("shutdown")
             await asyncio.wait(running, timeout=self._cancellation_hard_deadline_s)
+        self._closing = True
         self._wake.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5.0):
-                while self._ended:
-                    self._wake.set()
-                    await asyncio.sleep(0.01)
+        if self._pump_task is not None:
+            await asyncio.wait([self._pump_task], timeout=SETTLE_AT_STOP)
         self._leases.stop()
         leftover = [task for task in (self._pump_task, self._waiter, *self.tasks) if task is not None]
         for task in leftover:

@@ -87,7 +87,8 @@ class Supervised:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), grace)
+                async with asyncio.timeout(grace):
+                    await process.wait()
             except TimeoutError:
                 self._say(f"{self.name} did not end within {grace:.0f} s; killing it")
                 self.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -146,10 +147,9 @@ class Run:
                     told = True
                     self.view.note("all done; the page stays up until Ctrl-C (`phaze tracks` shows the table)")
                 told = told and bool(status["idle"])
-            try:
-                await asyncio.wait_for(self._stop.wait(), POLL)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL):
+                    await self._stop.wait()
         return status
 
     def _report(self, status: dict[str, Any]) -> int:

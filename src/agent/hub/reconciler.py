@@ -92,7 +92,8 @@ class Reconciler:
                 await asyncio.sleep(min(0.25 * 2 ** min(failures, 8), MAX_BACKOFF))
                 continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), PERIOD)
+                async with asyncio.timeout(PERIOD):  # wait_for may swallow a cancel that comes with the poke
+                    await self._poked.wait()
 
     async def reconcile(self) -> None:
         """One pass: queue what is owed, then look after what was queued long ago."""

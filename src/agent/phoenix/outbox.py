@@ -6,14 +6,11 @@ Key: `phoenix:outbox:<queue name>`, a stream with one field, `entry`, the JSON o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.payload import Outcome
-
-if TYPE_CHECKING:
-    from redis.asyncio import Redis
 
 ENTRY_FIELD = b"entry"
 
@@ -50,8 +47,3 @@ def outbox_key(queue: str) -> str:
 def refused_key(queue: str) -> str:
     """`phoenix:outbox-refused:<queue name>`: entries that the control plane would not take, with its reason."""
     return f"phoenix:outbox-refused:{queue}"
-
-
-def append(pipe: Redis, queue: str, entry: Entry) -> None:
-    """Add XADD of `entry` to a pipeline, so that it happens together with what else settles the job."""
-    pipe.xadd(outbox_key(queue), {ENTRY_FIELD: entry.model_dump_json()})

@@ -80,7 +80,8 @@ class Relay:
                 continue
             if not more:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._called.wait(), POLL)
+                    async with asyncio.timeout(POLL):  # wait_for may swallow a cancel that comes with the call
+                        await self._called.wait()
 
     async def drain(self, timeout: float) -> bool:
         """Deliver what is left, for `timeout` seconds at most. True if the outbox is empty."""

@@ -436,7 +436,8 @@ class LaneWorker(Worker[Any]):
         leftover = [task for task in (self._pump_task, self._waiter, *self.tasks) if task is not None]
         for task in leftover:
             task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
+        if leftover:
+            await asyncio.wait(leftover, timeout=self._cancellation_hard_deadline_s)
         self.pool.shutdown(False, cancel_futures=True)
         if self.shutdown:
             callbacks = [self.shutdown] if callable(self.shutdown) else self.shutdown

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from agent.phoenix.settle import hand_over
 from redis.asyncio import Redis
 
 from agent.phoenix.outbox import Entry, outbox_key, refused_key
@@ -31,7 +30,7 @@ async def relay(redis: Redis, plane: ControlPlane) -> AsyncIterator[Relay]:
 
 async def put(redis: Redis, *records: str, **fields: object) -> None:
     for record in records:
-        await hand_over(redis, QUEUE, entry(record, **fields))
+        await redis.xadd(outbox_key(QUEUE), {b"entry": entry(record, **fields).model_dump_json()})
 
 
 async def test_entries_arrive_in_order_with_the_agents_token_and_then_leave_the_outbox(

@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 MUSIC ?=
 KEEP ?= 0
 
@@ -18,30 +20,35 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "phaze-agent needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { echo "pip is missing; install it (Debian: apt-get install python3-pip)"; exit 1; }
-	@echo "making the environment in $(VENV) (once; about 700 MB)"
+	@echo "making the environment in $(VENV) (once; 1.1 GB, most of it essentia's TensorFlow)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
-	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --requirement requirements.lock
-	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(PIP) --requirement requirements.lock
+	@$(PIP) --no-deps --editable .
+	@touch $@
+
+$(DEV): $(STAMP) requirements-dev.lock
+	@$(PIP) --requirement requirements-dev.lock
 	@touch $@
 
 up: $(STAMP) ## Take MUSIC (else a synthesised sample set) through all lanes; KEEP=1 keeps everything running
 	@$(BIN)/phaze up $(if $(MUSIC),"$(MUSIC)",--samples) $(if $(filter 1,$(KEEP)),,--once)
 
-test: $(STAMP) ## Lint, types, and all tests
+test: $(DEV) ## Lint, types, and all tests
 	@sh tests/system-packages
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/pytest --cov --cov-report=term
 
-lint: $(STAMP) ## Lint and types only
+lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-format: $(STAMP) ## Format and fix what can be fixed
+format: $(DEV) ## Format and fix what can be fixed
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 
-lock: $(STAMP) ## Write requirements.lock anew, for all supported Pythons, without index addresses
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --upgrade \
-		--no-emit-index-url --no-header --no-annotate --output-file requirements.lock pyproject.toml
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
+lock: $(DEV) ## Write the two lock files anew, for all supported Pythons, without index addresses
+	@$(COMPILE) --upgrade --all-extras --output-file requirements-dev.lock pyproject.toml
+	@$(COMPILE) --extra music --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 
 clean: ## Remove the environment and caches
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -31,9 +32,15 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """One embedded server for the whole run; no fsync, because tests of durability start their own."""
     server = Valkey(tmp_path_factory.mktemp("valkey"), fsync="no")
-    asyncio.run(server.start())
+    loop = asyncio.new_event_loop()  # its supervisor lives as long as the run, longer than any test's loop
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(server.start(), loop).result(60)
     yield server
-    asyncio.run(server.stop())
+    asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
 
 
 @pytest.fixture

@@ -85,8 +85,6 @@ class Children:
         for slot in reversed(range(slots)):
             self._free.put_nowait(slot)
         self._pools: dict[int, ProcessPool] = {}
-        self.started = 0
-        """Pools built so far; more than the slots in use means that some broke."""
 
     async def run(self, timeout: float, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` in a child; `timeout` seconds from the moment a process has taken it.
@@ -137,7 +135,6 @@ class Children:
                 context=self._context,
             )
             self._pools[slot] = pool
-            self.started += 1
         return pool
 
     def _discard(self, slot: int) -> None:

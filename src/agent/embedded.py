@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -33,6 +34,9 @@ HUB_GRACE = 10.0
 WORKER_MARGIN = 20.0
 """Seconds on top of the workers' own grace: to kill children and deliver what is left in the outbox."""
 
+HOPELESS = 5
+"""Deaths in a row, each soon after its start, after which a program is not going to live."""
+
 
 def default_slots(lane: str, settings: Settings) -> int:
     """The slots of a lane on this machine: what was set, else the default but never more CPU slots than cores."""
@@ -43,7 +47,7 @@ def default_slots(lane: str, settings: Settings) -> int:
 
 
 class Fleet:
-    """The processes of one embedded run. Use as an async context manager: what was started is ended."""
+    """The processes of one embedded run. `stop()` ends whatever `start()` has started, also where it did not finish."""
 
     def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
         self.settings = settings
@@ -54,49 +58,42 @@ class Fleet:
         self.workers: list[Supervised] = []
         self.hub_url = ""
         self.token = ""
-        self.slots = {lane: min(default_slots(lane, settings), settings.worker_max_jobs) for lane in LANES}
+        self.knobs = {lane: default_slots(lane, settings) for lane in LANES}
         self._lock: IO[str] | None = None
-        self._valkey_keeper: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Fleet:
-        try:
-            await self.start()
-        except BaseException:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        await self.stop()
+    @property
+    def slots(self) -> dict[str, int]:
+        """lane -> effective slots."""
+        return {lane: min(knob, self.settings.worker_max_jobs) for lane, knob in self.knobs.items()}
 
     async def start(self) -> None:
         """Queue server, hub, workers, in this order. Raises StartError or ValkeyError."""
         self._open_data_folder()
-        redis_url = self.settings.redis_url
+        redis_url = self.settings.redis_address
         if redis_url is None:
-            self.valkey = Valkey(self.data / "valkey")
+            self.valkey = Valkey(self.data / "valkey", say=self.say)
             await self.valkey.start()
-            self._valkey_keeper = asyncio.create_task(self._keep_valkey(self.valkey), name="keep-valkey")
             redis_url = self.valkey.url
-        _write_private(self.data / "redis.url", redis_url)
+            _write_private(self.data / "redis.url", redis_url)
         self.token = self._own_token()
-        port = self._hub_port()
-        self.hub_url = f"http://{self.settings.hub_host}:{port}"
         env = {
             **os.environ,
+            "PYTHONSAFEPATH": "1",  # a redis.py in somebody's music folder is not ours
             "PHAZE_REDIS_URL": redis_url,
-            "PHAZE_HUB_URL": self.hub_url,
-            "PHAZE_HUB_PORT": str(port),
+            "PHAZE_HUB_PORT": str(self._hub_port()),
             "PHAZE_DATA_DIR": str(self.data),
             "PHAZE_AGENT_TOKEN": self.token,
             "PHAZE_LOG_FORMAT": "json",
         }
         self.hub = self._supervised("hub", ["hub"], env)
+        (self.data / "hub.url").unlink(missing_ok=True)
         await self.hub.start()
-        await self._hub_answers()
+        self.hub_url = await self._hub_answers()
+        self.hub.env["PHAZE_HUB_PORT"] = self.hub_url.rsplit(":", 1)[-1]  # started again, it is found again
         for lane in LANES:
-            slots = {f"PHAZE_LANE_{lane.upper()}_CONCURRENCY": str(self.slots[lane])}
-            worker = self._supervised(f"worker-{lane}", ["worker"], {**env, **slots, "PHAZE_AGENT_LANE": lane})
+            own = {"PHAZE_HUB_URL": self.hub_url, "PHAZE_AGENT_LANE": lane}
+            knob = {f"PHAZE_LANE_{lane.upper()}_CONCURRENCY": str(self.knobs[lane])}
+            worker = self._supervised(f"worker-{lane}", ["worker"], {**env, **own, **knob})
             self.workers.append(worker)
             await worker.start()
 
@@ -106,9 +103,6 @@ class Fleet:
         await asyncio.gather(*(worker.stop(grace) for worker in self.workers))
         if self.hub is not None:
             await self.hub.stop(HUB_GRACE)
-        if self._valkey_keeper is not None:
-            self._valkey_keeper.cancel()
-            await asyncio.gather(self._valkey_keeper, return_exceptions=True)
         if self.valkey is not None:
             await self.valkey.stop()
             (self.data / "redis.url").unlink(missing_ok=True)
@@ -118,14 +112,27 @@ class Fleet:
 
     def kill(self) -> None:
         """End everything at once; nothing acknowledged is lost."""
-        for process in (*self.workers, *([self.hub] if self.hub else [])):
+        for process in self.programs():
             process.kill()
 
+    def programs(self) -> list[Supervised]:
+        """All of them, in the order of their start."""
+        return [
+            *([self.valkey.program] if self.valkey else []),
+            *([self.hub] if self.hub else []),
+            *self.workers,
+        ]
+
+    def hopeless(self) -> Supervised | None:
+        """A program that dies again and again, if there is one."""
+        return next((program for program in self.programs() if program.early_deaths >= HOPELESS), None)
+
     def _supervised(self, name: str, command: list[str], env: dict[str, str]) -> Supervised:
-        argv = [sys.executable, "-m", "agent.cli", *command]
+        argv = [sys.executable, "-P", "-m", "agent.cli", *command]
         return Supervised(name, argv, env, self.data / "logs" / f"{name}.log", self.say)
 
     def _open_data_folder(self) -> None:
+        os.umask(0o077)  # the catalogue, the logs and the queue are this user's alone
         try:
             self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = (self.data / "lock").open("w")
@@ -146,71 +153,53 @@ class Fleet:
         if self.settings.agent_token is not None:
             return self.settings.agent_token.get_secret_value()
         path = self.data / "agent.token"
-        with contextlib.suppress(FileNotFoundError):
-            if token := path.read_text("utf-8").strip():
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+            token = path.read_text("ascii").strip()
+            if len(token) >= 32 and token.isprintable():
                 return token
         token = secrets.token_urlsafe(32)
         _write_private(path, token)
         return token
 
     def _hub_port(self) -> int:
-        """The configured port; where nobody chose one and 8080 is taken, a free one."""
+        """The configured port; 0 (a free one) where nobody chose one and 8080 is taken."""
         wanted, host = self.settings.hub_port, self.settings.hub_host
-        if wanted and _is_free(host, wanted):
+        if wanted == 0 or _is_free(host, wanted):
             return wanted
-        if wanted and "hub_port" in self.settings.model_fields_set:
+        if "hub_port" in self.settings.model_fields_set:
             raise StartError(f"PHAZE_HUB_PORT={wanted} is in use on {host}; choose another port, or 0 for a free one")
-        with _bound(host, 0) as free:
-            port = int(free.getsockname()[1])
-        if wanted:
-            self.say(f"port {wanted} is in use; the page is on port {port} (PHAZE_HUB_PORT sets it)")
-        return port
+        self.say(f"port {wanted} is in use; the page takes a free one (PHAZE_HUB_PORT sets it)")
+        return 0
 
-    async def _hub_answers(self) -> None:
+    async def _hub_answers(self) -> str:
+        """Its URL, once it answers there."""
         assert self.hub is not None
         deadline = time.monotonic() + HUB_START_TIMEOUT
-        async with httpx.AsyncClient(base_url=self.hub_url, timeout=2.0) as client:
+        async with httpx.AsyncClient(timeout=2.0) as client:
             while True:
-                with contextlib.suppress(httpx.HTTPError):
-                    if (await client.get("/health")).status_code == httpx.codes.OK:
-                        return
-                if self.hub.restarts or self.hub.pid is None or time.monotonic() > deadline:
+                with contextlib.suppress(OSError, httpx.HTTPError, httpx.InvalidURL):
+                    url = (self.data / "hub.url").read_text("utf-8").strip()
+                    if (await client.get(f"{url}/health")).status_code == httpx.codes.OK:
+                        return url
+                if self.hub.early_deaths or time.monotonic() > deadline:
                     raise StartError("the hub did not start: " + (self.hub.log_tail(1) or f"see {self.hub.log}"))
                 await asyncio.sleep(0.05)
 
-    async def _keep_valkey(self, server: Valkey) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            if server.pid is None:
-                self.say(f"the queue server ended; starting it again (log: {server.folder / 'valkey.log'})")
-                try:
-                    await server.start()
-                except Exception as error:
-                    self.say(str(error))
-                    await asyncio.sleep(10.0)
-
 
 def _write_private(path: Path, text: str) -> None:
-    """A file that only this user can read, from its first moment."""
-    path.touch(mode=0o600)
-    path.write_text(text, "utf-8")
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    """A file that only this user can read, from its first moment, whole or not at all."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    draft.replace(path)
 
 
 def _is_free(host: str, port: int) -> bool:
-    try:
-        _bound(host, port).close()
-    except OSError:
-        return False
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE  # what else is wrong with it, the hub will say
     return True

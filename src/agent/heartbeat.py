@@ -50,7 +50,10 @@ class Heartbeat:
     async def run(self) -> None:
         """Beat until cancelled."""
         while True:
-            await self.beat()
+            try:
+                await self.beat()
+            except Exception:  # a fault of ours must not make the agent look dead
+                log.exception("heartbeat.fault")
             await asyncio.sleep(PERIOD)
 
     async def beat(self) -> bool:

@@ -6,7 +6,8 @@ Adding a task is one line here and one function in `pipelines`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel
@@ -39,7 +40,8 @@ HEARTBEAT_LANE = "analyze"
 """The one lane whose worker beats for the agent."""
 
 LANES: tuple[str, ...] = tuple(LANE_TASKS)
-AGENT_TASKS: dict[str, str] = {name: target for lane in LANE_TASKS.values() for name, target in lane.items()}
+AGENT_TASKS: Mapping[str, str] = ChainMap(*reversed(LANE_TASKS.values()))
+"""task -> "module:function" of all lanes: a view, so that a line more in the table is here too."""
 
 Task = Callable[[Any, Any], Awaitable[BaseModel]]
 
@@ -52,7 +54,7 @@ def lane_for_task(task: str) -> str:
     raise KeyError(f"{task} is not a task; the tasks are {', '.join(AGENT_TASKS)}")
 
 
-def tasks_of(lane: str | None) -> dict[str, str]:
+def tasks_of(lane: str | None) -> Mapping[str, str]:
     """name -> "module:function" of one lane, or of all lanes for None (all-mode)."""
     return AGENT_TASKS if lane is None else LANE_TASKS[lane]
 

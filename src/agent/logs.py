@@ -3,50 +3,28 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from typing import Any, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-SECRET_NAME = re.compile(r"(token|password|secret|api_?key|authorization|signature|credential)s?$", re.IGNORECASE)
-SECRET_TEXT = (
-    (re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]+"), "Bearer [redacted]"),
-    (
-        re.compile(r"(?i)([?&](?:x-amz-[a-z-]+|signature|awsaccesskeyid|token|sig|key)=)[^&\s\"']+"),
-        r"\1[redacted]",
-    ),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^:/@\s]*:)[^@/\s]+@"), r"\1[redacted]@"),
-)
-REDACTED = "[redacted]"
+from agent.redaction import NAMES, redact_names, redact_text
 
 LogFormat = Literal["auto", "console", "json"]
 
 
-def redact_text(text: str) -> str:
-    """Replace bearer tokens, presigned query values and passwords in URLs."""
-    for pattern, replacement in SECRET_TEXT:
-        text = pattern.sub(replacement, text)
-    return text
+def redact_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """structlog processor: no field that is secret by name leaves through a log line."""
+    for name, value in event.items():
+        if isinstance(value, dict | list | tuple | set | frozenset) or NAMES.search(name):
+            event[name] = redact_names(value, name)
+    return event
 
 
-def _redact(value: Any, name: str = "") -> Any:
-    # A fencing token is a number that orders runs, not a secret.
-    if SECRET_NAME.search(name) and not isinstance(value, int):
-        return REDACTED
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, dict):
-        return {key: _redact(item, str(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redact(item) for item in value]
-    return value
-
-
-def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """structlog processor: no secret leaves through a log line, by the field's name or by its look."""
-    return {key: _redact(value, key) for key, value in event.items()}
+def redact_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
+    """Last processor: nothing that looks like a secret leaves either, whatever object it was part of."""
+    return redact_text(line)
 
 
 def configure(level: str = "info", log_format: LogFormat = "auto", **fields: Any) -> None:
@@ -61,14 +39,14 @@ def configure(level: str = "info", log_format: LogFormat = "auto", **fields: Any
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.UnicodeDecoder(),
         structlog.processors.format_exc_info,
-        redact,
+        redact_fields,
     ]
     renderer: Processor = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer, redact_line],
         )
     )
     root = logging.getLogger()

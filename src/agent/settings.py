@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agent.errors import ConfigError
 from agent.lanes import HEARTBEAT_LANE, LANES
+from agent.redaction import redact_text
 
 PREFIX = "PHAZE_"
 ENV_FILE = ".env"
@@ -64,7 +65,7 @@ class Settings(BaseSettings):
     lane_meta_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the meta lane.")
     lane_io_concurrency: int = Field(4, ge=1, le=1000, description="Slots of the io lane.")
 
-    redis_url: MaybeStr = Field(
+    redis_url: SecretStr | None = Field(
         None,
         description="Redis or Valkey server (redis://, rediss://, unix://); unset: `phaze up` starts its own.",
     )
@@ -130,9 +131,16 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _redis_scheme(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
+    def _redis_scheme(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("must start with redis://, rediss:// or unix://")
+        return value
+
+    @field_validator("agent_token")
+    @classmethod
+    def _fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
+            raise ValueError("must be visible ASCII characters without spaces, as an HTTP header carries them")
         return value
 
     @field_validator("hub_url")
@@ -149,6 +157,11 @@ class Settings(BaseSettings):
     def concurrency(self, lane: str | None) -> int:
         """Effective slots: min(lane knob, WORKER_MAX_JOBS); in all-mode (None) WORKER_MAX_JOBS itself."""
         return self.worker_max_jobs if lane is None else min(self.lane_knob(lane), self.worker_max_jobs)
+
+    @property
+    def redis_address(self) -> str | None:
+        """The queue server's URL with its password; never logged."""
+        return None if self.redis_url is None else self.redis_url.get_secret_value()
 
     @property
     def beats(self) -> bool:
@@ -177,11 +190,13 @@ def load_settings(**overrides: Any) -> Settings:
     values: dict[str, Any] = {**from_files, **overrides}
     try:
         return Settings(**values)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
     except ValidationError as error:
         problem = error.errors()[0]
         field = str(problem["loc"][0]) if problem["loc"] else "settings"
         name = variable(field) if field in Settings.model_fields else field
-        shown = "" if field in SECRETS else f"={problem['input']}"
+        shown = "" if field in SECRETS else f"={redact_text(str(problem['input']))}"
         raise ConfigError(f"{name}{shown} {_explain(problem['msg'])}") from None
 
 
@@ -205,7 +220,10 @@ def _secret_file(name: str) -> str | None:
 
 
 def _environment() -> Mapping[str, str | None]:
-    return {**dotenv_values(ENV_FILE), **os.environ}
+    try:
+        return {**dotenv_values(ENV_FILE), **os.environ}
+    except UnicodeDecodeError:
+        raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
 
 
 def unknown_variables() -> Iterator[tuple[str, str | None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from pydantic import SecretStr
 
-from agent.logs import redact_text
+from agent.redaction import redact_text
 from agent.settings import Settings, example, load_settings, unknown_variables, variable
 
 

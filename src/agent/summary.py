@@ -44,12 +44,12 @@ class Summary:
     @property
     def rejected(self) -> list[Track]:
         """Tracks with a task that rejected them."""
-        return [track for track in self.tracks if any(row["outcome"] == "rejected" for row in track.problems)]
+        return [track for track in self.tracks if "rejected" in _outcomes(track)]
 
     @property
     def unfinished(self) -> list[Track]:
-        """Tracks that still wait for a result."""
-        return [track for track in self.tracks if track.pending]
+        """Tracks that still wait for a result, or whose file was not as scanned when its turn came."""
+        return [track for track in self.tracks if track.pending or "skipped" in _outcomes(track)]
 
     @property
     def scan_problems(self) -> list[tuple[str, str]]:
@@ -116,7 +116,7 @@ class Summary:
                 f"  {lane_for_task(row.service):<12} {row.service:<22} {plural(row.jobs, 'job'):>10} in "
                 f"{duration_text(row.wall)} ({row.busy:.1f} s of work{slowest})"
             )
-        if self.tracks and not self.file_jobs:
+        if self.tracks and not self.file_jobs and not self.unfinished:
             lines.append("nothing was analysed again: the content of every file is as it was")
         for title, rows in (
             ("rejected", [(track.path, problem_text(track)) for track in self.rejected]),
@@ -136,6 +136,10 @@ class Summary:
         if not analysed or self.elapsed < 1 or analysed[0].jobs < len(self.tracks):
             return ""
         return f" ({self.audio_seconds / self.elapsed:.0f}x real time)"
+
+
+def _outcomes(track: Track) -> set[str]:
+    return {problem["outcome"] for problem in track.problems}
 
 
 def _is_under(path: str, root: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,10 @@ STABLE_AFTER = 60.0
 """Seconds of running after which a program's next death counts as its first again."""
 
 LOG_LIMIT = 10 * 2**20
-"""Bytes after which a log is set aside (one older one is kept) at the program's next start."""
+"""Bytes after which a log is set aside; one older one is kept."""
+
+LOG_LOOK = 60.0
+"""Seconds between looks at the log's size."""
 
 Say = Callable[[str], None]
 
@@ -26,12 +30,17 @@ Say = Callable[[str], None]
 class Supervised:
     """One program, restarted with backoff until `stop()`. Its output goes to `log`."""
 
-    def __init__(self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path, say: Say) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path, say: Say, *, cwd: Path | None = None
+    ) -> None:
         self.name = name
         self.log = log
+        self.env = dict(env)
         self.restarts = 0
+        self.early_deaths = 0
+        """Deaths in a row, each within `STABLE_AFTER` of its start."""
         self._argv = list(argv)
-        self._env = dict(env)
+        self._cwd = cwd
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -44,18 +53,19 @@ class Supervised:
         return process.pid if process is not None and process.returncode is None else None
 
     async def start(self) -> None:
-        """Start it, and keep it running from now on."""
+        """Start it, and keep it running from now on. Raises OSError if it cannot be started at all."""
+        self._stopping = False
         await self._launch()
         self._keeper = asyncio.create_task(self._keep(), name=f"keep-{self.name}")
 
     async def _launch(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
-            self.log.replace(self.log.with_suffix(".1.log"))
+        self._trim_log()
         with self.log.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *lifeline.command(*self._argv),
-                env=self._env,
+                env=self.env,
+                cwd=self._cwd,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -63,21 +73,44 @@ class Supervised:
             )
 
     async def _keep(self) -> None:
+        """Wait for its deaths and start it again; a start that fails is a death as well."""
         backoff = FIRST_BACKOFF
-        while self._process is not None:
-            started = time.monotonic()
-            code = await self._process.wait()
+        started = time.monotonic()
+        while not self._stopping:
+            said = await self._death()
             if self._stopping:
                 return
             if time.monotonic() - started > STABLE_AFTER:
-                backoff = FIRST_BACKOFF
-            self._say(f"{self.name} {describe_exit(code)}; starting it again in {backoff:.0f} s (log: {self.log})")
+                backoff, self.early_deaths = FIRST_BACKOFF, 0
+            self.early_deaths += 1
+            self._say(f"{self.name} {said}; starting it again in {backoff:.0f} s (log: {self.log})")
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, MAX_BACKOFF)
-            if self._stopping:
-                return
+            started = time.monotonic()
+            try:
+                await self._launch()
+            except OSError as error:
+                self._process = None
+                self._say(f"{self.name} could not be started: {error}")
+                continue
             self.restarts += 1
-            await self._launch()
+
+    async def _death(self) -> str:
+        process = self._process
+        if process is None:
+            return "does not run"
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOG_LOOK):
+                    return describe_exit(await process.wait())
+            self._trim_log()
+
+    def _trim_log(self) -> None:
+        """Set a large log aside; the program writes on into the same, emptied file (it was opened for appending)."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > LOG_LIMIT:
+                shutil.copyfile(self.log, self.log.with_suffix(".1.log"))
+                os.truncate(self.log, 0)
 
     async def stop(self, grace: float) -> None:
         """SIGTERM, then SIGKILL after `grace` seconds. Returns when it is gone."""
@@ -98,7 +131,7 @@ class Supervised:
             await asyncio.gather(self._keeper, return_exceptions=True)
 
     def kill(self) -> None:
-        """SIGKILL; a stop in progress then ends at once."""
+        """SIGKILL, for good; a stop in progress then ends at once."""
         self._stopping = True
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError):

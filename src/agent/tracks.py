@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CSV_COLUMNS = (
     "id", "artist", "title", "duration", "bpm", "bpm_confidence", "key", "scale", "camelot",
-    "loudness", "danceability", "duplicates", "problems", "pending", "path",
+    "loudness", "danceability", "duplicates", "problems", "pending", "path", "encoded_path",
 )  # fmt: skip
 
 SERVICE_WORDS = {

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,14 @@ from agent.embedded import Fleet
 from agent.errors import UserError
 from agent.progress import JsonView, PlainView, TerminalView, View
 from agent.settings import Settings, load_settings, unknown_variables
+from agent.throttle import OncePer
 from pipelines.payload import encode_path
 
 POLL = 0.25
 """Seconds between two looks at the hub's status."""
+
+HUB_SILENCE = 600.0
+"""Seconds without an answer from the hub after which a run with `--once` gives up."""
 
 TABLE_ROWS = 200
 """Most tracks printed at the end; `phaze tracks` shows all."""
@@ -43,15 +48,15 @@ def up(paths: tuple[Path, ...], once: bool, as_json: bool, samples: bool) -> Non
     all of it; what is done stays done, and the next start goes on. Exit code 3: some files were rejected or are left.
     """
     settings = load_settings()
-    view = _view(as_json)
-    for name, near in unknown_variables():
-        view.note(f"warning: {name} is not a variable that phaze reads{f'; did you mean {near}?' if near else ''}")
     roots = [_root(path) for path in paths]
-    if samples:
-        roots.append(_sample_set(settings, view))
-    if not roots and once:
+    if not roots and once and not samples:
         raise click.UsageError("nothing to do: give a folder of music, or --samples")
+    view = _view(as_json)
     try:
+        for name, near in unknown_variables():
+            view.note(f"warning: {name} is not a variable that phaze reads{f'; did you mean {near}?' if near else ''}")
+        if samples:
+            roots.append(_sample_set(settings, view))
         code = asyncio.run(Run(settings, roots, once=once, view=view).go())
     finally:
         view.close()
@@ -99,8 +104,10 @@ class Run:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
-        main = asyncio.current_task()
-        async with self._fleet as fleet:
+        fleet = self._fleet
+        try:
+            if not await self._until_stopped(fleet.start()):
+                return INTERRUPTED
             slots = ", ".join(f"{lane} {count}" for lane, count in fleet.slots.items())
             self.view.note(f"hub on {fleet.hub_url} · slots: {slots} · data in {fleet.data}")
             headers = {"Authorization": f"Bearer {fleet.token}"}
@@ -108,10 +115,24 @@ class Run:
                 if self.roots:
                     await self._request_scans(client)
                 status = await self._follow(client)
-            assert main is not None
             if not self._stop.is_set():
                 self.view.close()
+        finally:
+            await fleet.stop()
         return await asyncio.to_thread(self._report, status)
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do `work`, unless Ctrl-C comes first; whether it was done."""
+        doing = asyncio.create_task(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([doing, stopped], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait([doing])
+            return False
+        await doing
+        return True
 
     def _interrupt(self) -> None:
         if self._stop.is_set():
@@ -132,14 +153,22 @@ class Run:
         """Show progress until stopped, or with `once` until nothing is left to wait for. Returns the last status."""
         status: dict[str, Any] = {}
         told = False
+        answered = time.monotonic()
+        complain = OncePer(60.0)
         while not self._stop.is_set():
+            if self.once and (program := self._fleet.hopeless()) is not None:
+                raise UserError(f"{program.name} dies at every start: {program.log_tail(1)} (log: {program.log})")
             try:
-                response = await client.get("/api/status")
+                response = await client.get("/api/status", params={"agent": self.settings.agent_id})
                 response.raise_for_status()
                 status = response.json()
                 self.view.update(status)
-            except httpx.HTTPError:
-                pass  # the hub is being restarted; the supervisor has said so
+                answered = time.monotonic()
+            except httpx.HTTPStatusError as error:
+                if complain():
+                    self.view.note(f"the hub cannot say how far it is: {error.response.text[:300]}")
+            except (httpx.HTTPError, ValueError):
+                pass  # it is being started again, and the supervisor has said so
             else:
                 if status["settled_or_retrying"] and self.once:
                     break
@@ -147,6 +176,10 @@ class Run:
                     told = True
                     self.view.note("all done; the page stays up until Ctrl-C (`phaze tracks` shows the table)")
                 told = told and bool(status["idle"])
+            if self.once and time.monotonic() - answered > HUB_SILENCE:
+                raise UserError(
+                    f"the hub has not answered for {HUB_SILENCE:.0f} s; see {self.settings.data_dir / 'logs'}"
+                )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL):
                     await self._stop.wait()

@@ -25,7 +25,7 @@ from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
-from agent.settings import Settings, load_settings, unknown_variables, variable
+from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
 from pipelines.context import policy_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class AgentWorker:
     """Everything one lane needs in one process: queue, lane worker, child processes, relay, heartbeat."""
 
     def __init__(self, settings: Settings) -> None:
-        if settings.redis_url is None:
+        address = settings.redis_address
+        if address is None:
             raise ConfigError(
                 "PHAZE_REDIS_URL is not set; give the address of a Redis or Valkey server, or run `phaze up`"
             )
@@ -59,7 +60,7 @@ class AgentWorker:
         self.lane = settings.agent_lane
         self.concurrency = settings.concurrency(self.lane)
         self.functions = {name: load_task(target) for name, target in tasks_of(self.lane).items()}
-        self.redis = connect(settings.redis_url)
+        self.redis = connect(address)
         self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane))
         self.children = Children(self.concurrency, memory_mb=settings.child_memory_mb, max_jobs=settings.child_max_jobs)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -159,6 +160,8 @@ def pin_threads(lane: str | None) -> None:
 def worker() -> None:
     """Run one lane's worker until a signal; PHAZE_AGENT_LANE names the lane, unset means the base queue."""
     settings = load_settings()
+    for name in SECRETS:  # programs that read strangers' files get none of them
+        os.environ.pop(variable(name), None)
     logs.configure(settings.log_level, settings.log_format, lane=settings.agent_lane or "all", agent=settings.agent_id)
     for name, near in unknown_variables():
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)

@@ -30,6 +30,10 @@ class InputRejected(TaskError):
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
+class InputChanged(TaskError):
+    """The file is no longer the one that was scanned; the next scan brings its new version."""
+
+
 class NotBuiltError(InputRejected):
     """The task is in the lane table and has its payload, and does nothing yet. It says so instead of pretending."""
 

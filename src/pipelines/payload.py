@@ -33,9 +33,9 @@ def display_path(encoded: str) -> str:
 
 
 class Payload(BaseModel):
-    """What goes into a task. Unknown fields are refused by name."""
+    """What goes into a task. Unknown fields are left out (the engine warns of them): a newer producer may send more."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: str
     """What the result will stand for: for a file its sha256 plus the profile, else a hash of the request."""
@@ -48,12 +48,10 @@ class FilePayload(Payload):
     """Percent-encoded absolute path (`encode_path`)."""
     size: int = Field(ge=0)
     """Bytes, as scanned; time-outs scale with it."""
+    mtime_ns: int = 0
+    """Modification time as scanned, nanoseconds since 1970; 0: not known."""
     root: str = ""
     """Percent-encoded folder below which the file was found: while it is there, a missing file is gone for good."""
-
-    def root_path(self) -> Path | None:
-        """`root` decoded, None where it is not known."""
-        return decode_path(self.root) if self.root else None
 
 
 class TaskResult(BaseModel):

@@ -66,7 +66,6 @@ async def wish(ctx: TaskContext, payload: Wish) -> Echo:
 def register() -> None:
     """Put `wish` on the meta lane of this process."""
     lanes.LANE_TASKS["meta"]["wish"] = "tests.agent.tasks:wish"
-    lanes.AGENT_TASKS["wish"] = "tests.agent.tasks:wish"
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def test_the_ceiling_clamps_a_lane_and_never_raises_it(name: str, monkeypatch: p
         ("PHAZE_LANE_IO_CONCURRENCY", "0", "PHAZE_LANE_IO_CONCURRENCY=0 should be greater"),
         ("PHAZE_LANE_META_CONCURRENCY", "2.5", "PHAZE_LANE_META_CONCURRENCY=2.5 should be a valid integer"),
         ("PHAZE_HUB_PORT", "70000", "PHAZE_HUB_PORT=70000 should be less than or equal to 65535"),
-        ("PHAZE_REDIS_URL", "http://x", "PHAZE_REDIS_URL=http://x must start with redis://"),
+        ("PHAZE_REDIS_URL", "http://x", "PHAZE_REDIS_URL must start with redis://"),
+        ("PHAZE_REDIS_URL", "valkey://:hidden@x", "PHAZE_REDIS_URL must start with redis://, rediss:// or unix://"),
+        ("PHAZE_AGENT_TOKEN", "t\u00f6ken", "PHAZE_AGENT_TOKEN must be visible ASCII characters"),
         ("PHAZE_LOG_LEVEL", "loud", "PHAZE_LOG_LEVEL=loud should be 'debug'"),
         ("PHAZE_SHUTDOWN_GRACE", "nan", "PHAZE_SHUTDOWN_GRACE"),
     ],
@@ -82,6 +84,12 @@ def test_dotenv_is_read_and_the_environment_wins(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PHAZE_AGENT_ID", "from-environment")
     assert load_settings().agent_id == "from-environment"
     assert load_settings().lane_knob("io") == 7
+
+
+def test_a_dotenv_in_another_encoding_is_one_line() -> None:
+    Path(".env").write_bytes(b"PHAZE_AGENT_ID=\xe9\n")
+    with pytest.raises(ConfigError, match=r"\.env is not UTF-8 text"):
+        load_settings()
 
 
 def test_a_misspelt_variable_is_told_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:

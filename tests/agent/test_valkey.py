@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,9 +19,13 @@ async def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
     client = connect(server.url)
     for i in range(200):
         await client.rpush("kept", i)
-    server.kill()
+    before = server.pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
     await client.aclose()
-    await server.start()
+    async with asyncio.timeout(30):
+        while server.pid in (None, before) or not await server.answers():
+            await asyncio.sleep(0.05)
     client = connect(server.url)
     assert await client.llen("kept") == 200
     info = await client.info()

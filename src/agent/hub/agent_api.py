@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from agent.hub.limits import read_body
+from agent.hub.problems import first_problem
 from agent.hub.scans import ScanRefused
 from agent.hub.services import Services
 from agent.phoenix.outbox import Entry
@@ -41,7 +42,7 @@ async def results(request: Request) -> JSONResponse:
             entries.append(Entry.model_validate(document))
             places.append(index)
         except ValidationError as error:
-            refused.append({"index": index, "reason": _first_problem(error)})
+            refused.append({"index": index, "reason": first_problem(error)})
     answers = await asyncio.to_thread(services.catalogue.record, agent_id, entries) if entries else []
     for index, answer in zip(places, answers, strict=True):
         if answer is not None:
@@ -102,11 +103,6 @@ async def _json(request: Request, *limit: int) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise HTTPException(400, "the body must be a JSON object")
     return found
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, problem['loc'])) or 'entry'}: {problem['msg']}"
 
 
 routes = [

@@ -14,25 +14,24 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp
 
 from agent.hub import agent_api, pages
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
+from agent.hub.comparing import compare_aside
 from agent.hub.limits import KnownHosts, SecurityHeaders
-from agent.hub.reconciler import Producing, Reconciler
+from agent.hub.reconciler import Reconciler
 from agent.hub.services import Services
+from agent.producer import Producer
 from agent.settings import Settings
-from agent.throttle import OncePer
 
 log = structlog.get_logger()
 
-COMPARE_PERIOD = 2.0
-"""Seconds between looks for new fingerprints to compare."""
-
 
 def create_app(
-    settings: Settings, catalogue: Catalogue, *, redis: Redis | None = None, producer: Producing | None = None
-) -> Starlette:
+    settings: Settings, catalogue: Catalogue, *, redis: Redis | None = None, producer: Producer | None = None
+) -> ASGIApp:
     """The app around an open catalogue. Without a queue server it records and shows, and enqueues nothing.
 
     Whoever calls closes catalogue, redis and producer after the app has shut down.
@@ -41,7 +40,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        loops = [asyncio.create_task(_compare_prints(catalogue), name="compare-prints")]
+        loops = [asyncio.create_task(compare_aside(catalogue.path, catalogue.duplicates), name="compare-prints")]
         if reconciler is not None:
             loops.append(asyncio.create_task(reconciler.run(), name="reconciler"))
         try:
@@ -53,10 +52,7 @@ def create_app(
 
     app = Starlette(
         routes=[*agent_api.routes, *pages.routes],
-        middleware=[
-            Middleware(SecurityHeaders),
-            Middleware(KnownHosts, names=known_names(settings)),
-        ],
+        middleware=[Middleware(KnownHosts, names=known_names(settings))],
         exception_handlers={
             HTTPException: _refuse,
             CatalogueUnavailable: _unavailable,
@@ -65,24 +61,13 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler)
-    return app
+    # Outside of Starlette, whose own middleware answers 500 from around all that it is given.
+    return SecurityHeaders(app)
 
 
 def known_names(settings: Settings) -> set[str]:
     """The names under which the hub answers, besides its addresses."""
     return {"localhost", settings.hub_host, urlsplit(settings.hub_url).hostname or "localhost"}
-
-
-async def _compare_prints(catalogue: Catalogue) -> None:
-    """Keep the duplicate groups up to date, away from any request."""
-    complain = OncePer(60.0)
-    while True:
-        try:
-            await asyncio.to_thread(catalogue.compare_prints)
-        except Exception as error:
-            if complain():
-                log.warning("duplicates.waiting", error=str(error) or repr(error))
-        await asyncio.sleep(COMPARE_PERIOD)
 
 
 def _answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:

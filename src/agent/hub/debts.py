@@ -29,6 +29,8 @@ class Debt:
     path: str
     """Percent-encoded: the file, or the scan's root."""
     size: int = 0
+    mtime_ns: int = 0
+    """As scanned; a payload of the file tasks names the file that was seen."""
     root: str = ""
     """Percent-encoded root of the scan that saw the file last."""
 
@@ -36,7 +38,9 @@ class Debt:
         """What goes into the job."""
         if self.service == SCAN:
             return scan_payload(version=self.version, root=self.path)
-        return file_payload(self.service, version=self.version, path=self.path, size=self.size, root=self.root)
+        return file_payload(
+            self.service, version=self.version, path=self.path, size=self.size, mtime_ns=self.mtime_ns, root=self.root
+        )
 
 
 _FILE = files.c.id == sa.cast(owed.c.record_id, sa.Integer)
@@ -47,6 +51,7 @@ _QUERY = (
         *_JOB,
         sa.func.coalesce(scans.c.root, files.c.path).label("path"),
         sa.func.coalesce(files.c.size, 0).label("size"),
+        sa.func.coalesce(files.c.mtime_ns, 0).label("mtime_ns"),
         sa.func.coalesce(_seen_by.c.root, "").label("root"),
     )
     .outerjoin(scans, sa.and_(owed.c.service == SCAN, scans.c.id == owed.c.record_id))
@@ -100,16 +105,20 @@ def _mark(connection: sa.Connection, debts: Sequence[Debt], **values: float | No
     return connection.execute(sa.update(owed).where(*same).values(**values), rows).rowcount
 
 
-def counts(connection: sa.Connection) -> dict[str, int]:
-    """service -> how many jobs are owed."""
-    rows = connection.execute(sa.select(owed.c.service, sa.func.count()).group_by(owed.c.service))
-    return {row[0]: row[1] for row in rows}
+def counts(connection: sa.Connection, agent_id: str | None = None) -> dict[str, int]:
+    """service -> how many jobs are owed, to one agent or to all."""
+    query = sa.select(owed.c.service, sa.func.count()).where(*_of(agent_id)).group_by(owed.c.service)
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def keys(connection: sa.Connection, limit: int) -> set[tuple[str, str]]:
-    """(service, record id) of up to `limit` jobs that are owed."""
-    rows = connection.execute(sa.select(owed.c.service, owed.c.record_id).limit(limit))
+def keys(connection: sa.Connection, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
+    """(service, record id) of up to `limit` jobs that are owed, to one agent or to all."""
+    rows = connection.execute(sa.select(owed.c.service, owed.c.record_id).where(*_of(agent_id)).limit(limit))
     return {(row.service, row.record_id) for row in rows}
+
+
+def _of(agent_id: str | None) -> list[sa.ColumnElement[bool]]:
+    return [] if agent_id is None else [owed.c.agent_id == agent_id]
 
 
 def _debts(rows: sa.CursorResult[Any]) -> list[Debt]:

@@ -13,15 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub.file_tasks import FILE_TASKS, SCAN, version_for
+from agent.hub.file_tasks import FILE_TASKS, FOUND, SCAN, version_for
 from agent.hub.schema import files, owed, results, state, tracks
 from agent.hub.track_row import track_row
 
 CHUNK = 500
 """Files per round of `refresh`: bounds memory, not the transaction."""
-
-SHARED_OUTCOMES = frozenset({"done", "partial"})
-"""What was found in a content holds for every file with that content; a failure may be the one file's own."""
 
 MISSING = ("not-found", "changed-since-scan")
 """Reasons, up to the first colon, that speak of a moment: they settle nothing once a scan sees the file again."""
@@ -99,8 +96,8 @@ def _current_results(connection: sa.Connection, present: Sequence[sa.Row[Any]]) 
 
 def settles(result: sa.Row[Any], file: sa.Row[Any]) -> bool:
     """Whether a result for the file's present content (and profile) leaves nothing owed."""
-    if result.outcome in SHARED_OUTCOMES:
-        return True
+    if result.outcome in FOUND:
+        return True  # for every file with this content; a failure may be the one file's own
     if result.record_id != str(file.id):
         return False
     return not _momentary(result.reason) or bool(result.recorded_at >= file.seen_at)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 from pipelines.music import analyze, fingerprint, metadata, scan
-from pipelines.payload import FilePayload, Payload
+from pipelines.payload import FilePayload, Outcome, Payload
 
 METADATA = "extract_file_metadata"
 FINGERPRINT = "fingerprint_file"
 ANALYSIS = "process_file"
 SCAN = "scan_directory"
+
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
+
+FOUND = frozenset({"done", "partial"})
+"""Outcomes that found something out about the content, not only about the one file."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,7 @@ class FileTask:
     profile: str
     """Second half of the version: a new one owes every file the task again."""
     payload: Callable[..., FilePayload]
-    """Built from `version`, `path` and `root` (percent-encoded) and `size` (bytes)."""
+    """Built from `version`, `path` and `root` (percent-encoded), `size` (bytes) and `mtime_ns`."""
 
 
 FILE_TASKS: dict[str, FileTask] = {
@@ -36,9 +42,9 @@ def version_for(service: str, sha256: str) -> str:
     return f"{sha256}:{FILE_TASKS[service].profile}"
 
 
-def file_payload(service: str, *, version: str, path: str, size: int, root: str) -> Payload:
+def file_payload(service: str, *, version: str, path: str, size: int, mtime_ns: int, root: str) -> Payload:
     """What goes into one of the file tasks."""
-    return FILE_TASKS[service].payload(version=version, path=path, size=size, root=root)
+    return FILE_TASKS[service].payload(version=version, path=path, size=size, mtime_ns=mtime_ns, root=root)
 
 
 def scan_payload(*, version: str, root: str) -> Payload:

@@ -54,7 +54,8 @@ async def read_body(request: Request, limit: int = MAX_BODY) -> bytes:
 
 
 class SecurityHeaders:
-    """ASGI middleware: nothing on our pages comes from elsewhere, and no other site may frame or read them."""
+    """ASGI middleware, the outermost: nothing on our pages comes from elsewhere, and no other site may frame or read
+    them; nor an answer to what went wrong."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

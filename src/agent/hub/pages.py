@@ -17,7 +17,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
+from agent.hub.activity import UnknownAgent
 from agent.hub.services import Services
+from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA, OUTCOMES
 from agent.hub.tracks import BadFilter, TrackFilter
 
 HERE = Path(__file__).parent
@@ -40,7 +42,7 @@ COLUMNS = (
 )
 """(name to sort by, heading, how it sorts)."""
 
-TASK_NAMES = {"extract_file_metadata": "tags", "fingerprint_file": "fingerprint", "process_file": "analysis"}
+TASK_NAMES = {METADATA: "tags", FINGERPRINT: "fingerprint", ANALYSIS: "analysis"}
 
 
 def length(seconds: float | None) -> str:
@@ -59,7 +61,7 @@ def decimal(value: float | None, places: int = 1) -> str:
 
 def settled_in(lane: Mapping[str, int]) -> int:
     """A lane's settled jobs, whatever their outcome."""
-    return lane["done"] + lane["partial"] + lane["rejected"] + lane["skipped"]
+    return sum(lane[outcome] for outcome in OUTCOMES)
 
 
 def state_of(status: Mapping[str, Any]) -> str:
@@ -81,7 +83,7 @@ def wheel(camelot: str | None) -> int | str:
 
 
 templates = Jinja2Templates(directory=HERE / "templates")
-templates.env.filters |= {"length": length, "decimal": decimal, "wheel": wheel}
+templates.env.filters |= {"length": length, "decimal": decimal, "wheel": wheel, "settled": settled_in}
 templates.env.globals |= {"columns": COLUMNS, "task_names": TASK_NAMES}
 templates.env.trim_blocks = templates.env.lstrip_blocks = True
 
@@ -167,9 +169,13 @@ def _find(services: Services, chosen: TrackFilter, sort: str, limit: int, offset
 
 
 async def status(request: Request) -> JSONResponse:
-    """GET /api/status: see `Activity.status`."""
+    """GET /api/status: see `Activity.status`; with ?agent=ID of that agent only."""
     services: Services = request.app.state.services
-    return JSONResponse(await services.activity.status(), headers={"cache-control": "no-store"})
+    try:
+        found = await services.activity.status(request.query_params.get("agent"))
+    except UnknownAgent as error:
+        raise HTTPException(404, str(error)) from None
+    return JSONResponse(found, headers={"cache-control": "no-store"})
 
 
 async def health(_request: Request) -> JSONResponse:

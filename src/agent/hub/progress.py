@@ -29,18 +29,23 @@ class Progress:
     scans: dict[str, int] = field(default_factory=dict)
 
 
-def read(connection: sa.Connection) -> Progress:
-    """Count; some 10 ms for each 100,000 files."""
+def read(connection: sa.Connection, agent_id: str | None = None) -> Progress:
+    """Count what is one agent's, or everything."""
+    mine, counted = [], sa.select(sa.func.count()).select_from(tracks)
+    if agent_id is not None:
+        mine = [tracks.c.file_id.in_(sa.select(files.c.id).where(files.c.agent_id == agent_id))]
     settled = {}
     for service, column in OUTCOMES.items():
-        rows = connection.execute(sa.select(column, sa.func.count()).where(column.is_not(None)).group_by(column))
-        settled[service] = {row[0]: row[1] for row in rows}
-    states = connection.execute(sa.select(scans.c.state, sa.func.count()).group_by(scans.c.state))
+        query = sa.select(column, sa.func.count()).where(column.is_not(None), *mine).group_by(column)
+        settled[service] = {row[0]: row[1] for row in connection.execute(query)}
+    states = sa.select(scans.c.state, sa.func.count()).group_by(scans.c.state)
+    if agent_id is not None:
+        states = states.where(scans.c.agent_id == agent_id)
     return Progress(
-        files=int(connection.scalar(sa.select(sa.func.count()).select_from(tracks)) or 0),
+        files=int(connection.scalar(counted.where(*mine)) or 0),
         settled=settled,
-        owed=debts.counts(connection),
-        scans={row[0]: row[1] for row in states},
+        owed=debts.counts(connection, agent_id),
+        scans={row[0]: row[1] for row in connection.execute(states)},
     )
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
 
 import structlog
 from redis.asyncio import Redis
@@ -21,9 +19,11 @@ from redis.exceptions import RedisError
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.debts import Debt
 from agent.lanes import lane_for_task, queue_name
+from agent.phoenix.keys import queued_key
 from agent.phoenix.outbox import outbox_key
+from agent.producer import Producer
+from agent.redis_client import reply
 from agent.throttle import OncePer
-from pipelines.payload import Payload
 
 log = structlog.get_logger()
 
@@ -46,19 +46,11 @@ QUEUE_TIMEOUT = 30.0
 MAX_BACKOFF = 30.0
 
 
-class Producing(Protocol):
-    """What the reconciler needs of a producer (`agent.producer.Producer`)."""
-
-    async def enqueue(self, agent_id: str, task: str, record_id: str, payload: Payload) -> bool: ...
-
-    async def pending(self, agent_id: str, task: str, record_ids: Sequence[str]) -> dict[str, str]: ...
-
-
 class Reconciler:
     """`poke()` when something new may be owed; `run()` until cancelled."""
 
     def __init__(
-        self, catalogue: Catalogue, producer: Producing, redis: Redis, *, check_after: float = CHECK_AFTER
+        self, catalogue: Catalogue, producer: Producer, redis: Redis, *, check_after: float = CHECK_AFTER
     ) -> None:
         self._catalogue = catalogue
         self._producer = producer
@@ -120,10 +112,7 @@ class Reconciler:
     async def _room(self, agent_id: str, service: str) -> int:
         queue = queue_name(agent_id, lane_for_task(service))
         async with asyncio.timeout(QUEUE_TIMEOUT):
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.llen(f"saq:{queue}:queued")
-                (waiting,) = await pipe.execute()
-        return WINDOW - int(waiting)
+            return WINDOW - await reply(self._redis.llen(queued_key(queue)))
 
     async def _check(self) -> int:
         """Ask the queues about jobs they were given a while ago; how many they do not know."""

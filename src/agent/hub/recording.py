@@ -14,9 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from agent.hub import derived, scans
+from agent.hub.file_tasks import SCAN
 from agent.hub.schema import files, owed, results
 from agent.hub.schema import scans as scan_table
 from agent.phoenix.outbox import Entry
+from agent.redaction import redact_text
 
 MAX_TOKEN = 2**63 - 1
 MAX_ID = 1024
@@ -57,12 +59,12 @@ def record(connection: sa.Connection, agent_id: str, entries: list[Entry]) -> li
 def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[int]:
     """Returns the ids of the files whose tracks and debts follow from it."""
     if entry.part is not None:
-        if entry.service != scans.SERVICE:
-            raise EntryRefused(f"{entry.service} has no parts; only {scans.SERVICE} reports in parts")
+        if entry.service != SCAN:
+            raise EntryRefused(f"{entry.service} has no parts; only {SCAN} reports in parts")
         return scans.record_part(connection, agent_id, entry)
     _own(connection, agent_id, entry)
     _upsert_result(connection, agent_id, entry)
-    if entry.service == scans.SERVICE:
+    if entry.service == SCAN:
         return scans.close(connection, agent_id, entry)
     _free_the_key(connection, entry)
     return derived.files_of(connection, entry.record_id, entry.version)
@@ -96,7 +98,7 @@ def _text(value: str) -> str:
 def _own(connection: sa.Connection, agent_id: str, entry: Entry) -> None:
     """An agent reports about its own files and scans only."""
     owner: str | None = None
-    if entry.service == scans.SERVICE:
+    if entry.service == SCAN:
         owner = connection.scalar(sa.select(scan_table.c.agent_id).where(scan_table.c.id == entry.record_id))
     elif (file_id := derived.file_id_of(entry.record_id)) is not None:
         owner = connection.scalar(sa.select(files.c.agent_id).where(files.c.id == file_id))
@@ -112,7 +114,7 @@ def _upsert_result(connection: sa.Connection, agent_id: str, entry: Entry) -> No
         "token": entry.token,
         "agent_id": agent_id,
         "outcome": entry.outcome,
-        "reason": None if entry.reason is None else _text(entry.reason),
+        "reason": None if entry.reason is None else redact_text(_text(entry.reason)),
         "result": json.dumps(entry.result),
         "worker": _text(entry.worker),
         "attempts": entry.attempts,

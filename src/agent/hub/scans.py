@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Collection
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -13,11 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.dialects.sqlite import insert
 
 from agent.hub import derived
+from agent.hub.file_tasks import SCAN
+from agent.hub.problems import first_problem
 from agent.hub.schema import files, owed, scans
 from agent.phoenix.outbox import Entry
+from pipelines.music.scan import ScanReport
 from pipelines.payload import decode_path, encode_path
 
-SERVICE = "scan_directory"
 OPEN = "open"
 
 
@@ -65,7 +68,7 @@ def request(connection: sa.Connection, agent_id: str, root: str) -> str:
     connection.execute(
         sa.insert(scans).values(id=scan_id, agent_id=agent_id, root=root, state=OPEN, requested_at=time.time())
     )
-    connection.execute(sa.insert(owed).values(service=SERVICE, record_id=scan_id, version=scan_id, agent_id=agent_id))
+    connection.execute(sa.insert(owed).values(service=SCAN, record_id=scan_id, version=scan_id, agent_id=agent_id))
     return scan_id
 
 
@@ -74,17 +77,15 @@ def record_part(connection: sa.Connection, agent_id: str, entry: Entry) -> set[i
     scan = _own_scan(connection, agent_id, entry)
     if scan.state != OPEN:
         return set()  # a second delivery, after the end
-    if scan.token is not None and scan.token > entry.token:
-        raise ScanRefused("stale")
     seen = _seen_files(entry, str(scan.root))
     connection.execute(sa.update(scans).where(scans.c.id == scan.id).values(token=entry.token))
     return _upsert_files(connection, agent_id, str(scan.id), seen)
 
 
 def close(connection: sa.Connection, agent_id: str, entry: Entry) -> set[int]:
-    """Take the closing result of a scan. Returns the files that are gone: only a scan that saw all proves that."""
+    """Take the closing result of a scan. Returns the files that it proves to be gone."""
     scan = _own_scan(connection, agent_id, entry)
-    connection.execute(sa.delete(owed).where(owed.c.service == SERVICE, owed.c.record_id == scan.id))
+    connection.execute(sa.delete(owed).where(owed.c.service == SCAN, owed.c.record_id == scan.id))
     if scan.state != OPEN:
         return set()
     connection.execute(
@@ -98,15 +99,44 @@ def close(connection: sa.Connection, agent_id: str, entry: Entry) -> set[int]:
             report=json.dumps(entry.result),
         )
     )
-    if entry.outcome != "done" or entry.result.get("errors"):
-        return set()
-    return _mark_gone(connection, agent_id, scan)
+    unread = _unread(entry)
+    return set() if unread is None else _mark_gone(connection, agent_id, scan, unread)
+
+
+def report_of(document: object) -> ScanReport | None:
+    """The closing result of a scan; None where an agent sent something else."""
+    try:
+        return ScanReport.model_validate(document)
+    except ValidationError:
+        return None
+
+
+def _unread(entry: Entry) -> list[str] | None:
+    """The paths at or below which a scan may have missed files; None where it may have missed them anywhere.
+
+    A scan that found nothing at all may have looked at an archive that was not mounted.
+    """
+    report = report_of(entry.result)
+    if report is None or not (report.files or report.other or report.links or report.special):
+        return None
+    if entry.outcome == "done" and not report.error_count and not report.errors:
+        return []
+    tells_all = bool(report.errors) and report.error_count == len(report.errors)
+    if entry.outcome != "partial" or entry.reason != "errors" or not tells_all:
+        return None
+    try:
+        return [clean_root(error.path) for error in report.errors]
+    except ScanRefused:
+        return None
 
 
 def _own_scan(connection: sa.Connection, agent_id: str, entry: Entry) -> sa.Row[tuple[object, ...]]:
+    """The scan that the entry is about. Raises ScanRefused, also where a later owner has reported already."""
     scan = connection.execute(sa.select(scans).where(scans.c.id == entry.record_id)).one_or_none()
     if scan is None or scan.agent_id != agent_id:
         raise ScanRefused(f"this agent has no scan {entry.record_id}; ask for one with POST /api/scans")
+    if scan.token is not None and scan.token > entry.token:
+        raise ScanRefused("stale")
     return scan
 
 
@@ -114,17 +144,20 @@ def _seen_files(entry: Entry, root: str) -> list[SeenFile]:
     try:
         seen = _Part.model_validate(entry.result).files
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise ScanRefused(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
-    below = _below(root)
+        raise ScanRefused(first_problem(error)) from None
     for file in seen:
-        if not (file.path == root or file.path.startswith(below)) or not file.path.isascii() or "\0" in file.path:
+        if not _lies_in(file.path, [root]) or not file.path.isascii() or "\0" in file.path:
             raise ScanRefused(f"{file.path!r} is not a percent-encoded path under the scan's root {root}")
     return seen
 
 
 def _below(root: str) -> str:
     return root if root.endswith("/") else f"{root}/"
+
+
+def _lies_in(path: str, roots: Collection[str]) -> bool:
+    """Whether a path is one of `roots` or lies below one; all percent-encoded."""
+    return path in roots or path.startswith(tuple(map(_below, roots)))
 
 
 def _upsert_files(connection: sa.Connection, agent_id: str, scan_id: str, seen: list[SeenFile]) -> set[int]:
@@ -166,7 +199,10 @@ def _upsert_files(connection: sa.Connection, agent_id: str, scan_id: str, seen: 
     return {ids[path] for path in changed} | derived.said_to_be_missing(connection, list(ids.values()))
 
 
-def _mark_gone(connection: sa.Connection, agent_id: str, scan: sa.Row[tuple[object, ...]]) -> set[int]:
+def _mark_gone(
+    connection: sa.Connection, agent_id: str, scan: sa.Row[tuple[object, ...]], unread: Collection[str]
+) -> set[int]:
+    """Note that what the scan did not see is gone, except in `unread`."""
     below = _below(str(scan.root))
     # A range instead of LIKE, so that the unique index answers; "0" is the character after "/".
     unseen = sa.and_(
@@ -176,7 +212,8 @@ def _mark_gone(connection: sa.Connection, agent_id: str, scan: sa.Row[tuple[obje
         files.c.last_scan != scan.id,
         files.c.seen_at < scan.requested_at,  # else another, overlapping scan has just seen it
     )
-    gone = set(connection.scalars(sa.select(files.c.id).where(unseen)))
+    rows = connection.execute(sa.select(files.c.id, files.c.path).where(unseen))
+    gone = {row.id for row in rows if not _lies_in(row.path, unread)}
     if gone:
-        connection.execute(sa.update(files).where(unseen).values(gone=True))
+        connection.execute(sa.update(files).where(files.c.id.in_(derived.values_of(sorted(gone)))).values(gone=True))
     return gone

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA
+from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, FOUND, METADATA
 from pipelines.payload import display_path
 
 MAX_TEXT = 500
@@ -51,7 +51,7 @@ def track_row(file_id: int, path: str, results: Mapping[str, sa.Row[Any]]) -> di
         if row.outcome != "done"
     ]
     print_row = results.get(FINGERPRINT)
-    if print_row is not None and print_row.outcome not in ("done", "partial"):
+    if print_row is not None and print_row.outcome not in FOUND:
         print_row = None
     durations = (number(source.get("duration")) for source in (analysis, tags, print_))
     return {

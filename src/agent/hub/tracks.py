@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA
-from agent.hub.schema import tracks
+from agent.hub.schema import files, tracks
 
 SORTS: dict[str, tuple[sa.ColumnElement[Any], ...]] = {
     "artist": (sa.func.lower(tracks.c.artist), sa.func.lower(tracks.c.title)),
@@ -53,6 +53,8 @@ class Track:
     """{"service", "outcome", "reason"} of every task that did not end in `done`."""
     pending: list[str]
     """Tasks whose result is still awaited."""
+    encoded_path: str = ""
+    """Percent-encoded: finds the file again whatever bytes its name holds; `path` is for people."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as a JSON object."""
@@ -141,7 +143,8 @@ def read(
     offset: int = 0,
 ) -> list[Track]:
     """The tracks in order. `sort`: one of SORTS or `duplicates`, `-` before it for descending; unknowns come last."""
-    query = sa.select(tracks).where(*chosen.clauses()).order_by(*order(sort, groups)).offset(offset)
+    query = sa.select(tracks, files.c.path.label("encoded_path")).join(files, files.c.id == tracks.c.file_id)
+    query = query.where(*chosen.clauses()).order_by(*order(sort, groups)).offset(offset)
     rows = connection.execute(query if limit is None else query.limit(limit))
     return [_track(row, groups.get(str(row.file_id))) for row in rows]
 
@@ -169,7 +172,7 @@ def _track(row: sa.Row[Any], group: str | None) -> Track:
         FINGERPRINT: row.fingerprint_outcome,
         ANALYSIS: row.analysis_outcome,
     }
-    shown = ("path", "artist", "title", "duration", "bpm", "bpm_confidence", "key", "scale", "camelot")
+    shown = ("path", "encoded_path", "artist", "title", "duration", "bpm", "bpm_confidence", "key", "scale", "camelot")
     return Track(
         id=row.file_id,
         **{name: row._mapping[name] for name in (*shown, "loudness", "danceability")},

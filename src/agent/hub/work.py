@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from agent.hub.scans import OPEN
+from agent.hub.scans import OPEN, report_of
 from agent.hub.schema import files, results, scans
+from pipelines.music.scan import ScanReport
 from pipelines.payload import display_path
 
 
@@ -77,21 +78,8 @@ def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
     rows = connection.execute(sa.select(scans).where(wanted).order_by(scans.c.requested_at, scans.c.id))
     found = []
     for row in rows:
-        report = json.loads(row.report or "{}")
-        errors = [
-            {"path": display_path(str(error.get("path", ""))), "reason": str(error.get("reason", ""))}
-            for error in _list(report.get("errors"))
-            if isinstance(error, dict)
-        ]
-        count = _count(report.get("error_count"), len(errors))
-        root = display_path(row.root)
-        found.append(ScanResult(root, row.state, row.reason, _count(report.get("files")), count, errors))
+        report = report_of(json.loads(row.report or "{}")) or ScanReport()
+        errors = [{"path": display_path(error.path), "reason": error.reason} for error in report.errors]
+        count = max(report.error_count, len(errors))
+        found.append(ScanResult(display_path(row.root), row.state, row.reason, report.files, count, errors))
     return found
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _count(value: object, default: int = 0) -> int:
-    return value if isinstance(value, int) else default

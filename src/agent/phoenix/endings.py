@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from saq.job import Status
 from saq.utils import now
 
-from agent.logs import redact_text
 from agent.phoenix import keys
 from agent.phoenix.backoff import retry_delay
 from agent.phoenix.runs import Ending, Run
+from agent.redaction import redact_text
 
 if TYPE_CHECKING:
     from agent.phoenix.queue import LaneQueue

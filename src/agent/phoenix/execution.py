@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import structlog
 from pydantic import BaseModel, ValidationError
 
 from agent.lanes import Task, payload_model
@@ -13,7 +14,7 @@ from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
 from agent.throttle import OncePer
 from pipelines.context import policy_of
-from pipelines.errors import InputRejected, LeaseLost
+from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError
 from pipelines.payload import Outcome, TaskResult
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from agent.phoenix.breaker import Breakers
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
+
+log = structlog.get_logger()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,18 +63,25 @@ class Execution:
     async def run(self, arguments: Mapping[str, Any]) -> Result:
         """The result to record. Raises Quarantined, CircuitHeld, and what shall be retried."""
         try:
-            payload = payload_model(self._function).model_validate(dict(arguments))
+            model = payload_model(self._function)
+            payload = model.model_validate(dict(arguments))
         except ValidationError as error:
             raise Quarantined(f"bad-payload: {first_problem(error)}") from None
         self._version = payload.version
+        if extra := arguments.keys() - model.model_fields.keys():
+            log.warning("job.extra_fields", task=self._run.service, record_id=self.record_id, fields=sorted(extra))
         policy = policy_of(self._function)
         self._deadline = time.monotonic() + policy.timeout(payload)
         circuit = policy.dependency(payload) if policy.dependency is not None else None
+        built = True
         async with self._breakers.guard(circuit, self._run.token):
             try:
                 result = await self._function(self, payload)
             except InputRejected as error:
+                built = not isinstance(error, NotBuiltError)
                 result = TaskResult(outcome="rejected", reason=str(error))
+            except InputChanged:
+                result = TaskResult(outcome="skipped", reason="changed-since-scan")
         outcome: Outcome = getattr(result, "outcome", "done")
         return Result(
             result.model_dump(mode="json"),
@@ -79,7 +89,7 @@ class Execution:
             getattr(result, "reason", None),
             payload.version,
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
-            remember=outcome != "skipped",
+            remember=built and outcome != "skipped",
         )
 
     # What the task sees (pipelines.context.TaskContext).

@@ -76,6 +76,10 @@ class Relay:
                 failures += 1
                 if self._complain():
                     log.warning("relay.waiting", error=str(error) or repr(error), failures=failures)
+            except Exception:  # a fault of ours must not end the delivery of everything else
+                failures += 1
+                log.exception("relay.failed", failures=failures)
+            if failures:
                 await asyncio.sleep(min(0.5 * 2 ** min(failures, 8), MAX_BACKOFF))
                 continue
             if not more:
@@ -153,5 +157,5 @@ class Relay:
 def _is_json(raw: bytes) -> bool:
     try:
         return isinstance(json.loads(raw), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

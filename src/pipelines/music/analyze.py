@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.music.ffmpeg import under_root
 from pipelines.music.limits import analyze_seconds
+from pipelines.music.on_file import on_file
 from pipelines.payload import FilePayload, TaskResult, decode_path
 
 SCHEMA = 1
@@ -54,24 +54,20 @@ class Analysis(TaskResult):
     warnings: list[str] = Field(default_factory=list)
 
 
-def analyze(path: str | Path, size: int | None = None) -> Analysis:
+def analyze(path: str | Path) -> Analysis:
     """Analyse one file, in this process and thread. Give `size` in bytes to be told if it changed since.
 
     Raises RecordNotFoundError (the file is gone, its folder is there), InputRejected (not audio, corrupt), OSError,
     TimeoutError, ToolMissing.
     """
-    from pipelines.music.ffmpeg import stat_of
     from pipelines.music.measure import measure
 
-    path = Path(path)
-    if size is not None and stat_of(path).st_size != size:
-        return Analysis(outcome="skipped", reason="changed-since-scan")
-    return measure(path)
+    return measure(Path(path))
 
 
 @task(Policy(timeout=analyze_seconds))
 async def process_file(ctx: TaskContext, payload: AnalyzePayload) -> Analysis:
     """Tempo, key and loudness of one file; raises what `analyze` raises."""
-    result = await ctx.child(under_root, payload.root_path(), analyze, decode_path(payload.path), payload.size)
+    result = await ctx.child(on_file, payload, analyze, decode_path(payload.path))
     await ctx.progress(1.0, f"{result.windows} windows")
     return result

@@ -11,10 +11,8 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from pipelines.errors import InputRejected, RecordNotFoundError, ToolMissing
 
@@ -23,9 +21,6 @@ PLAYLIST_HEADS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"<?xml", b"<MPD", b"<
 
 MAX_ALLOC = 128 << 20
 """Bytes that one allocation of ffmpeg may take; headers lie about frame and tag sizes."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def ffmpeg_path() -> str:
@@ -107,7 +102,7 @@ def stat_of(path: Path) -> os.stat_result:
 
 def missing(path: Path) -> Exception:
     """What it means that `path` is not there: gone (its folder holds other things), or its archive is."""
-    held = _holds_something(path.parent)
+    held = holds_something(path.parent)
     if held:
         return RecordNotFoundError(f"{path} is gone; its folder is there")
     why = (
@@ -116,20 +111,7 @@ def missing(path: Path) -> Exception:
     return OSError(errno.ENOENT, f"not there, {why}", os.fspath(path))
 
 
-def under_root(root: Path | None, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function`; a file that is missing with its whole folder is gone, if the scan's `root` still holds things.
-
-    Raises RecordNotFoundError then, and whatever `function` raises otherwise.
-    """
-    try:
-        return function(*args, **kwargs)
-    except OSError as error:
-        if error.errno == errno.ENOENT and root is not None and _holds_something(root):
-            raise RecordNotFoundError(f"{error.filename} is gone with its folder; {root} is there") from error
-        raise
-
-
-def _holds_something(folder: Path) -> bool | None:
+def holds_something(folder: Path) -> bool | None:
     """Whether the folder has any entry; None if it cannot be read."""
     try:
         with os.scandir(folder) as entries:

@@ -12,10 +12,11 @@ from pathlib import Path
 from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.errors import InputRejected
+from pipelines.errors import InputChanged, InputRejected
 from pipelines.music.duplicates import PrintLike, duplicate_groups
-from pipelines.music.ffmpeg import ffmpeg_path, ffmpeg_version, input_arguments, regular_file, under_root
+from pipelines.music.ffmpeg import ffmpeg_path, ffmpeg_version, input_arguments, regular_file
 from pipelines.music.limits import decode_budget, decode_seconds, is_short
+from pipelines.music.on_file import on_file
 from pipelines.music.prints import Match, compare, encode_items
 from pipelines.music.probe import probe
 from pipelines.music.stream import SIDE, FfmpegStream
@@ -67,7 +68,7 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
     digest = sha256_of(path)
     expected = version.partition(":")[0]
     if len(expected) == len(digest) and expected != digest:
-        return Fingerprint(outcome="skipped", reason="changed-since-scan", sha256=digest)
+        raise InputChanged(f"{path} has another content than it was scanned with")
     declared = probe(path)
     pulse = [*LARGE_FRAMES, "-ac", "1", "-ar", str(PULSE_RATE), "-f", "u8", "pipe:1"]
     chromaprint = [*LARGE_FRAMES, "-f", "chromaprint", "-fp_format", "raw", SIDE]
@@ -76,9 +77,6 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
     with FfmpegStream(arguments, decode_budget(before.st_size)) as stream:
         for block in stream.blocks(1 << 16):
             decoded += len(block)
-    after = path.stat()
-    if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
-        return Fingerprint(outcome="skipped", reason="changed-since-scan", sha256=digest)
     if not decoded:
         raise InputRejected("corrupt", stream.log.last_error() or "nothing could be decoded")
     words = array("I", bytes(stream.side[: len(stream.side) // 4 * 4]))  # the muxer writes the machine's own order
@@ -101,7 +99,7 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
 @task(Policy(timeout=decode_seconds))
 async def fingerprint_file(ctx: TaskContext, payload: FingerprintPayload) -> Fingerprint:
     """The Chromaprint and sha256 of one file; raises what `fingerprint` raises."""
-    result = await ctx.child(under_root, payload.root_path(), fingerprint, decode_path(payload.path), payload.version)
+    result = await ctx.child(on_file, payload, fingerprint, decode_path(payload.path), payload.version)
     await ctx.progress(1.0, f"{result.items} items")
     return result
 

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
 from pipelines.music import text
-from pipelines.music.ffmpeg import under_root
 from pipelines.music.limits import tag_seconds
+from pipelines.music.on_file import on_file
 from pipelines.payload import FilePayload, TaskResult, decode_path
 
 LONGEST_DURATION = 30 * 86_400.0
@@ -52,18 +52,16 @@ class FileTags(TaskResult):
     warnings: list[str] = Field(default_factory=list)
 
 
-def read_metadata(path: str | Path, size: int | None = None) -> FileTags:
+def read_metadata(path: str | Path) -> FileTags:
     """Tags of one file, in this process and thread. Give `size` in bytes to be told if it changed since.
 
     Raises RecordNotFoundError, InputRejected (neither tags nor sound), OSError, TimeoutError, ToolMissing (only where
     the tags are unreadable and ffmpeg is asked).
     """
-    from pipelines.music.ffmpeg import regular_file, stat_of
+    from pipelines.music.ffmpeg import regular_file
     from pipelines.music.tags import BadTags, read_tags
 
     path = Path(path)
-    if size is not None and stat_of(path).st_size != size:
-        return FileTags(outcome="skipped", reason="changed-since-scan")
     regular_file(path)
     try:
         tags = read_tags(path)
@@ -120,4 +118,4 @@ def _by_ffmpeg(path: Path, reason: str, detail: str) -> FileTags:
 @task(Policy(timeout=tag_seconds))
 async def extract_file_metadata(ctx: TaskContext, payload: MetadataPayload) -> FileTags:
     """Tags and stream facts of one file; raises what `read_metadata` raises."""
-    return await ctx.child(under_root, payload.root_path(), read_metadata, decode_path(payload.path), payload.size)
+    return await ctx.child(on_file, payload, read_metadata, decode_path(payload.path))

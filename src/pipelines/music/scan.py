@@ -6,6 +6,7 @@ cursor, so memory is flat and the event loop free.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import stat
@@ -28,8 +29,11 @@ CHUNK_SECONDS = 20.0
 LISTED_ERRORS = 100
 """Errors that a report lists; all are counted, and each part lists its own in full."""
 
+CHUNK_LIMIT = 1_800.0
+"""Seconds for one chunk: the largest file there may be, on the slowest disk; a hang costs no more than this."""
+
 SCAN_SECONDS = 3 * 86_400.0
-"""20 TB at 80 MB/s. Each chunk is short, so that a hang shows long before."""
+"""20 TB at 80 MB/s."""
 
 
 class ScanPayload(Payload):
@@ -98,7 +102,8 @@ async def scan_directory(ctx: TaskContext, payload: ScanPayload) -> ScanReport:
     cursor: Cursor | None = ()
     while cursor is not None:
         await ctx.check()
-        chunk = await ctx.child(scan_chunk, root, cursor)
+        async with asyncio.timeout(CHUNK_LIMIT):
+            chunk = await ctx.child(scan_chunk, root, cursor)
         if chunk.part.files or chunk.part.errors:
             await ctx.report(chunk.part)
         add(report, chunk)

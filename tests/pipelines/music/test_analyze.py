@@ -54,11 +54,6 @@ async def test_the_task_says_what_the_function_says(samples: list[Sample]) -> No
     assert Analysis.model_validate_json(result.model_dump_json()) == result
 
 
-async def test_a_file_that_changed_since_the_scan_is_skipped(samples: list[Sample]) -> None:
-    result = await process_file(InlineContext(), payload(samples[0].path, size=1))
-    assert (result.outcome, result.reason, result.bpm) == ("skipped", "changed-since-scan", None)
-
-
 async def test_a_file_that_is_gone_is_not_found(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     with pytest.raises(RecordNotFoundError):

@@ -8,24 +8,18 @@ import struct
 import subprocess
 import sys
 import wave
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from pipelines.context import InlineContext
 from pipelines.errors import InputRejected, RecordNotFoundError, ToolMissing
 from pipelines.music import ffmpeg
-from pipelines.music.analyze import AnalyzePayload, process_file
 from pipelines.music.decode import RATE, Decoder, Measures
-from pipelines.music.fingerprint import FingerprintPayload, fingerprint_file
 from pipelines.music.limits import is_short
-from pipelines.music.metadata import MetadataPayload, extract_file_metadata
 from pipelines.music.probe import parse_probe, probe
 from pipelines.music.stream import Budget, FfmpegStream, Log
-from pipelines.payload import encode_path
 from tests.pipelines.conftest import Make, ends
 
 TONE = ("-f", "lavfi", "-i", "sine=frequency=440:sample_rate=44100")
@@ -306,18 +300,3 @@ def test_kill_9_of_the_analysing_process_leaves_no_ffmpeg(make: Make) -> None:
         assert psutil.Process(pid).is_running()
         reader.send_signal(signal.SIGKILL)
     assert ends(pid)
-
-
-@pytest.mark.parametrize("run", [process_file, fingerprint_file, extract_file_metadata])
-async def test_a_file_that_went_with_its_folder_is_gone_while_the_scans_root_holds_others(
-    tmp_path: Path, run: Callable[..., Awaitable[object]]
-) -> None:
-    root = tmp_path / "music"
-    root.mkdir()
-    model = {process_file: AnalyzePayload, fingerprint_file: FingerprintPayload}.get(run, MetadataPayload)
-    file = model(version="v", path=encode_path(root / "album" / "a.mp3"), size=1, root=encode_path(root))
-    with pytest.raises(OSError, match="mounted"):
-        await run(InlineContext(), file)
-    (root / "another.mp3").touch()
-    with pytest.raises(RecordNotFoundError, match="is gone with its folder"):
-        await run(InlineContext(), file)

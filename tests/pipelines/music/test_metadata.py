@@ -12,7 +12,7 @@ from mutagen.id3 import APIC, COMM, ID3, TBPM, TDRC, TIT2, TKEY, TPE1, TPOS, TRC
 from mutagen.mp4 import MP4, MP4FreeForm
 
 from pipelines.context import InlineContext
-from pipelines.errors import InputRejected, RecordNotFoundError
+from pipelines.errors import InputChanged, InputRejected, RecordNotFoundError
 from pipelines.music import tags
 from pipelines.music.metadata import FileTags, MetadataPayload, extract_file_metadata, read_metadata
 from pipelines.payload import encode_path
@@ -143,8 +143,8 @@ async def test_gone_and_changed_files_are_told(mp3: Path, tmp_path: Path) -> Non
     (tmp_path / "other").touch()
     with pytest.raises(RecordNotFoundError):
         await extract_file_metadata(InlineContext(), payload(tmp_path / "gone.mp3", size=1))
-    result = await extract_file_metadata(InlineContext(), payload(mp3, size=1))
-    assert (result.outcome, result.reason) == ("skipped", "changed-since-scan")
+    with pytest.raises(InputChanged):
+        await extract_file_metadata(InlineContext(), payload(mp3, size=1))
 
 
 @pytest.mark.parametrize("cut", range(0, 600, 7))

@@ -1,0 +1,37 @@
+"""Secrets out of text: by the look of the text, and by the name of the field that holds it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+REDACTED = "[redacted]"
+
+NAMES = re.compile(r"(token|password|passwd|secret|api_?key|authorization|signature|credential)s?$", re.IGNORECASE)
+"""Fields whose value is a secret whatever it looks like. A fencing token is a number, or is called `fence`."""
+
+LOOKS = (
+    (re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]+"), "Bearer [redacted]"),
+    (re.compile(r"(?i)([?&](?:x-(?:amz|goog)-[a-z-]+|signature|awsaccesskeyid|googleaccessid|token|sig|key)=)[^&\s\"'\\]+"),
+     r"\1[redacted]"),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^:/@\s\"']*:)[^@/\s\"']+@"), r"\1[redacted]@"),
+)  # fmt: skip
+"""Bearer tokens, the values of presigned queries, passwords in URLs."""
+
+
+def redact_text(text: str) -> str:
+    """`text` without what looks like a secret."""
+    for pattern, replacement in LOOKS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def redact_names(value: Any, name: str = "") -> Any:
+    """`value` with the contents of fields that are secret by name replaced, at any depth."""
+    if isinstance(value, dict):
+        return {key: redact_names(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [redact_names(item, name) for item in value]
+    if isinstance(value, str | bytes) and NAMES.search(name):
+        return REDACTED
+    return value

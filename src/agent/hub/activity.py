@@ -1,7 +1,7 @@
 """What the lanes are doing now, out of the queues' counters and the catalogue's.
 
-Cheap enough to be asked several times a second: one answer serves all askers for a moment, and no more than a tenth
-of the time goes into making it. Later rooms: heartbeats, the legacy base queue, parked jobs.
+Cheap enough to be asked several times a second: one answer serves all who ask the same for a moment, and no more than
+a tenth of the time goes into making it. Later rooms: heartbeats, the legacy base queue, parked jobs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from redis.exceptions import RedisError
 from saq.job import Job, Status
 
 from agent.hub.catalogue import Catalogue
-from agent.hub.file_tasks import FILE_TASKS, SCAN
+from agent.hub.file_tasks import FILE_TASKS, OUTCOMES, SCAN
 from agent.hub.progress import Progress
 from agent.hub.scans import OPEN
 from agent.lanes import LANE_TASKS, LANES, queue_name, record_id_of
+from agent.phoenix import keys
 from agent.phoenix.queue import LaneQueue
+from agent.redaction import redact_text
 
 FRESH = 0.2
 """Seconds for which an answer serves again."""
@@ -34,9 +36,25 @@ LOOKED_AT = 2_000
 """Jobs of a lane that are looked at to tell whether all that is left waits for a late retry."""
 
 LATE = 3
-"""Attempts after which a job that waits for its next one is called retrying, and nobody waits for it."""
+"""Failed attempts after which nobody waits for a job that waits for its next one."""
 
 QUEUE_TIMEOUT = 5.0
+
+RUNNING = frozenset({Status.ACTIVE, Status.ABORTING})
+
+
+class UnknownAgent(LookupError):
+    """There is no such agent; the message names those there are."""
+
+
+@dataclass
+class _Answer:
+    """One answer, and for how long it serves."""
+
+    status: dict[str, Any]
+    asked: int
+    """What had been asked of the hub when the making of the answer began."""
+    fresh_until: float
 
 
 @dataclass
@@ -48,6 +66,8 @@ class _Lane:
     queued: int = 0
     active: int = 0
     scheduled: int = 0
+    parked: int = 0
+    """Those of the scheduled that wait for something else than the clock."""
     running: tuple[Job, ...] = ()
     waiting: tuple[Job, ...] = ()
     """Scheduled ones, the next due first; when little else is left also the queued ones."""
@@ -61,47 +81,57 @@ class Activity:
         self._redis = redis
         self._queues: dict[str, LaneQueue] = {}
         self._lock = asyncio.Lock()
-        self._answer: dict[str, Any] = {}
-        self._fresh_until = 0.0
+        self._answers: dict[str | None, _Answer] = {}
+        """By agent; None: all of them."""
         self._asked = 0
-        self._answered = 0
-        """What had been asked when the making of the answer began."""
 
     def invalidate(self) -> None:
         """Something was asked of the hub that the next answer must know of."""
         self._asked += 1
 
-    async def status(self) -> dict[str, Any]:
-        """The JSON of GET /api/status.
+    async def status(self, agent_id: str | None = None) -> dict[str, Any]:
+        """The JSON of GET /api/status: of one agent only, or of all.
 
         `lanes`: lane -> queued, active, scheduled (jobs on its queues), owed, total and one count per outcome (present
-        files). `idle`: nothing is owed and no scan is open. `settled_or_retrying`: the same, save for jobs past their
-        third attempt. `queue`: `ok`, or `unreachable`, and then queue counts are 0. Raises CatalogueUnavailable.
+        files). `idle`: nothing is owed and no scan is open. `settled_or_retrying`: the same, save for jobs that failed
+        three times and wait. `queue`: `ok`, or `unreachable`, and then queue counts are 0.
+
+        Raises UnknownAgent and CatalogueUnavailable.
         """
         async with self._lock:
             started = time.monotonic()
-            if started >= self._fresh_until or self._answered != self._asked:
-                self._answered = self._asked
-                self._answer = await self._compute()
-                took = time.monotonic() - started
-                self._fresh_until = time.monotonic() + max(FRESH, COST * took)
-            return self._answer
+            known = self._answers.get(agent_id)
+            if known is not None and started < known.fresh_until and known.asked == self._asked:
+                return known.status
+            asked = self._asked
+            status = await self._compute(agent_id)
+            ended = time.monotonic()
+            self._answers[agent_id] = _Answer(status, asked, ended + max(FRESH, COST * (ended - started)))
+            return status
 
-    async def _compute(self) -> dict[str, Any]:
+    async def _agents(self, agent_id: str | None) -> list[str]:
         agents = await asyncio.to_thread(self._catalogue.agents)
+        if agent_id is None:
+            return agents
+        if agent_id not in agents:
+            raise UnknownAgent(f"there is no agent {agent_id!r:.100}; there are {', '.join(agents) or 'none yet'}")
+        return [agent_id]
+
+    async def _compute(self, agent_id: str | None) -> dict[str, Any]:
+        agents = await self._agents(agent_id)
         reachable = self._redis is not None
         lanes: list[_Lane] = []
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT):
-                lanes = [await self._look(agent_id, lane) for agent_id in agents for lane in LANES]
+                lanes = [await self._look(agent, lane) for agent in agents for lane in LANES]
         except (RedisError, OSError):
             reachable, lanes = False, []
         # After the queues: a job that ends in between is then seen as settled, not as nowhere.
-        progress = await asyncio.to_thread(self._catalogue.progress)
+        progress = await asyncio.to_thread(self._catalogue.progress, agent_id)
         shown = [(lane, job) for lane in lanes for job in lane.running]
         retrying = [(lane, job) for lane in lanes for job in lane.waiting if job.attempts][:SHOWN_RETRYING]
-        keys = {(job.function, record_id_of(job.key)) for _, job in (*shown, *retrying)}
-        paths = await asyncio.to_thread(self._catalogue.paths, keys) if keys else {}
+        named = {_record(job) for _, job in (*shown, *retrying)}
+        paths = await asyncio.to_thread(self._catalogue.paths, named) if named else {}
         owed = sum(progress.owed.values())
         return {
             "queue": "ok" if reachable else "unreachable",
@@ -112,29 +142,31 @@ class Activity:
             "retrying": [{**_job(lane, job, paths), "error": _error_line(job.error)} for lane, job in retrying],
             "owed": owed,
             "idle": owed == 0,
-            "settled_or_retrying": owed == 0 or (reachable and await self._only_late_ones(lanes, owed)),
+            "settled_or_retrying": owed == 0 or (reachable and await self._only_late_ones(agent_id, lanes, owed)),
         }
 
     async def _look(self, agent_id: str, lane: str) -> _Lane:
         found = _Lane(agent_id, lane)
         if self._redis is None:
             return found
-        queue = self._queue(queue_name(agent_id, lane))
+        name = queue_name(agent_id, lane)
+        queue, queued_key, incomplete = self._queue(name), keys.queued_key(name), keys.incomplete_key(name)
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.llen(queue.namespace("queued"))
-            pipe.zcard(queue.namespace("active"))
-            pipe.zcount(queue.namespace("incomplete"), 1, "+inf")
-            pipe.zrange(queue.namespace("active"), 0, SHOWN_ACTIVE - 1)
-            pipe.lrange(queue.namespace("queued"), 0, SHOWN_ACTIVE - 1)
-            found.queued, found.active, found.scheduled, active, queued = await pipe.execute()
+            pipe.llen(queued_key)
+            pipe.zcard(keys.active_key(name))
+            pipe.zcount(incomplete, 1, "+inf")
+            pipe.zcount(incomplete, keys.FAR_FUTURE, "+inf")
+            pipe.lrange(queued_key, 0, SHOWN_ACTIVE - 1)
+            pipe.zrange(keys.active_key(name), 0, SHOWN_ACTIVE - 1)
+            found.queued, found.active, found.scheduled, found.parked, queued, active = await pipe.execute()
         waiting: list[bytes] = []
         if found.scheduled:
-            incomplete = queue.namespace("incomplete")
             waiting = await self._redis.zrangebyscore(incomplete, 1, "+inf", start=0, num=LOOKED_AT)
         if found.queued + found.active <= SHOWN_ACTIVE:
             waiting += queued
+        # A job that was waiting may have been taken since: then it runs, whatever list it was on.
         found.running = await self._jobs(queue, active)
-        found.waiting = await self._jobs(queue, waiting)
+        found.waiting = tuple(job for job in await self._jobs(queue, waiting) if job.status not in RUNNING)
         return found
 
     async def _jobs(self, queue: LaneQueue, ids: list[bytes]) -> tuple[Job, ...]:
@@ -149,16 +181,19 @@ class Activity:
             self._queues[name] = LaneQueue(self._redis, name=name)
         return self._queues[name]
 
-    async def _only_late_ones(self, lanes: list[_Lane], owed: int) -> bool:
-        """Whether all that is owed has failed `LATE` times and waits for its next attempt, or is on it."""
+    async def _only_late_ones(self, agent_id: str | None, lanes: list[_Lane], owed: int) -> bool:
+        """Whether all that is owed has failed `LATE` times and waits for its next attempt."""
         if any(lane.queued + lane.active > SHOWN_ACTIVE for lane in lanes):
             return False
-        jobs = [job for lane in lanes for job in (*lane.waiting, *lane.running)]
+        waiting = [job for lane in lanes for job in lane.waiting]
         if owed > LOOKED_AT:
             # Too many to match one by one. The next due are the ones with the fewest attempts: their waits are short.
-            return sum(lane.scheduled for lane in lanes) >= owed and all(_is_late(job) for job in jobs)
-        late = {(job.function, record_id_of(job.key)) for job in jobs if _is_late(job)}
-        return await asyncio.to_thread(self._catalogue.owed_keys, LOOKED_AT) <= late
+            counted = sum(lane.scheduled - lane.parked for lane in lanes)
+            nothing_runs = not any(lane.active for lane in lanes)
+            return nothing_runs and counted >= owed and all(_is_late(job) for job in waiting)
+        running = {_record(job) for lane in lanes for job in lane.running}
+        late = {_record(job) for job in waiting if _is_late(job)} - running
+        return await asyncio.to_thread(self._catalogue.owed_keys, LOOKED_AT, agent_id) <= late
 
 
 def _readable(queue: LaneQueue, blob: bytes | None) -> Job | None:
@@ -169,6 +204,10 @@ def _readable(queue: LaneQueue, blob: bytes | None) -> Job | None:
         return None
 
 
+def _record(job: Job) -> tuple[str, str]:
+    return job.function, record_id_of(job.key)
+
+
 def _is_late(job: Job) -> bool:
     return job.attempts >= LATE
 
@@ -176,8 +215,7 @@ def _is_late(job: Job) -> bool:
 def _lane_counts(lane: str, lanes: list[_Lane], progress: Progress) -> dict[str, int]:
     mine = [one for one in lanes if one.lane == lane]
     tasks = [task for task in LANE_TASKS[lane] if task in FILE_TASKS]
-    outcomes = ("done", "partial", "rejected", "skipped")
-    settled = {outcome: sum(progress.settled.get(task, {}).get(outcome, 0) for task in tasks) for outcome in outcomes}
+    settled = {outcome: sum(progress.settled.get(task, {}).get(outcome, 0) for task in tasks) for outcome in OUTCOMES}
     return {
         "queued": sum(one.queued for one in mine),
         "active": sum(one.active for one in mine),
@@ -205,8 +243,8 @@ def _job(lane: _Lane, job: Job, paths: dict[tuple[str, str], str]) -> dict[str, 
 
 
 def _error_line(error: str | None) -> str:
-    """One line of a job's error: of a traceback the last, which names the exception."""
+    """One line of a job's error, without secrets: of a traceback the last, which names the exception."""
     lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
     if not lines:
         return ""
-    return (lines[-1] if lines[0].startswith("Traceback") else lines[0])[:300]
+    return redact_text(lines[-1] if lines[0].startswith("Traceback") else lines[0])[:300]

@@ -57,7 +57,7 @@ class Catalogue:
                     f"{folder} cannot be made ({error.strerror}); set PHAZE_DATA_DIR to a folder of yours"
                 ) from None
         self._database = Database(path, read_only=read_only)
-        self._duplicates = DuplicateGroups(self._database.read)
+        self.duplicates = DuplicateGroups(self._database.read)
         try:
             schema.prepare(self._database)
             if not read_only:
@@ -181,7 +181,7 @@ class Catalogue:
     ) -> list[Track]:
         """The present files as tracks (see `tracks.read`). Duplicates are as of the last `compare_prints`."""
         with self._database.read() as connection:
-            labels = self._duplicates.labels
+            labels = self.duplicates.labels
             return tracks.read(connection, labels, chosen or TrackFilter(), sort=sort, limit=limit, offset=offset)
 
     def count_tracks(self, chosen: TrackFilter | None = None) -> int:
@@ -191,12 +191,12 @@ class Catalogue:
 
     def compare_prints(self, *, at_once: bool = False) -> None:
         """Bring the duplicate groups up to date (see `DuplicateGroups.compare`)."""
-        self._duplicates.compare(at_once=at_once)
+        self.duplicates.compare(at_once=at_once)
 
-    def progress(self) -> Progress:
-        """How far everything is."""
+    def progress(self, agent_id: str | None = None) -> Progress:
+        """How far one agent is, or everything."""
         with self._database.read() as connection:
-            return progress.read(connection)
+            return progress.read(connection, agent_id)
 
     def work_since(self, moment: float) -> list[TaskWork]:
         """See `work.since`."""
@@ -208,10 +208,10 @@ class Catalogue:
         with self._database.read() as connection:
             return work.scans_since(connection, moment)
 
-    def owed_keys(self, limit: int) -> set[tuple[str, str]]:
+    def owed_keys(self, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
         """See `debts.keys`."""
         with self._database.read() as connection:
-            return debts.keys(connection, limit)
+            return debts.keys(connection, limit, agent_id)
 
     def paths(self, jobs: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """(service, record id) -> the file or root it is about, for people; those without one are left out."""

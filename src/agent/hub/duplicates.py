@@ -1,4 +1,8 @@
-"""Groups of files that sound the same, kept until a fingerprint changes."""
+"""Groups of files that sound the same, kept until a fingerprint changes.
+
+Comparing takes minutes of processor time for tens of thousands of tracks: the hub has it done in another process
+(comparing.py), a command in its own.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from agent.hub.derived import PRINTS
+from agent.hub.file_tasks import FINGERPRINT
 from agent.hub.schema import files, results, state, tracks
 
 REST = 10.0
@@ -27,31 +32,60 @@ class Print:
     """Base64 of little-endian uint32; empty where there is no fingerprint."""
 
 
-class DuplicateGroups:
-    """`labels` answers at once; `compare` does the work, which takes minutes for tens of thousands of tracks."""
+Read = Callable[[], AbstractContextManager[sa.Connection]]
 
-    def __init__(self, read: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
+
+@dataclass(frozen=True)
+class Comparison:
+    """What comparing all fingerprints found."""
+
+    labels: Mapping[str, str]
+    """File id (as text) -> `d1`, `d2`, ...; files alone are left out."""
+    state: str | None
+    """Names the fingerprints that were compared."""
+    seconds: float
+
+
+class DuplicateGroups:
+    """`labels` answers at once; they are as of the last comparison that was taken."""
+
+    def __init__(self, read: Read) -> None:
         self._read = read
         self._comparing = threading.Lock()
         self._compared: str | None = None
         self._rest_until = 0.0
         self.labels: Mapping[str, str] = {}
-        """File id (as text) -> `d1`, `d2`, ...; as of the last `compare`."""
+
+    def due(self, *, at_once: bool = False) -> bool:
+        """Whether a fingerprint changed since; during a rest only if `at_once`."""
+        if not at_once and time.monotonic() < self._rest_until:
+            return False
+        with self._read() as connection:
+            return _state(connection) != self._compared
+
+    def take(self, comparison: Comparison) -> None:
+        """These are the groups now."""
+        self.labels, self._compared = comparison.labels, comparison.state
+        self.rest(comparison.seconds)
+
+    def rest(self, seconds: float) -> None:
+        """A comparison took so long, and the next one is not due for a while."""
+        self._rest_until = time.monotonic() + REST * seconds
 
     def compare(self, *, at_once: bool = False) -> None:
-        """Bring the labels up to date if a fingerprint changed; during its rest only if `at_once`."""
+        """Bring the labels up to date in this thread, if they are due."""
         with self._comparing:
-            if not at_once and time.monotonic() < self._rest_until:
-                return
-            with self._read() as connection:
-                now = connection.scalar(sa.select(state.c.value).where(state.c.name == PRINTS))
-                if now == self._compared:
-                    return
-                prints = _prints(connection)
-            started = time.monotonic()
-            self.labels = label(prints)
-            self._compared = now
-            self._rest_until = time.monotonic() + REST * (time.monotonic() - started)
+            if self.due(at_once=at_once):
+                self.take(compare(self._read))
+
+
+def compare(read: Read) -> Comparison:
+    """Compare all fingerprints. The catalogue is held open for the time of reading them only."""
+    started = time.monotonic()
+    with read() as connection:
+        named, prints = _state(connection), _prints(connection)
+    labels = label(prints)
+    return Comparison(labels, named, time.monotonic() - started)
 
 
 def label(prints: Mapping[str, Print]) -> dict[str, str]:
@@ -63,6 +97,10 @@ def label(prints: Mapping[str, Print]) -> dict[str, str]:
     return {file_id: f"d{number}" for number, group in enumerate(groups, 1) for file_id in group}
 
 
+def _state(connection: sa.Connection) -> str | None:
+    return connection.scalar(sa.select(state.c.value).where(state.c.name == PRINTS))
+
+
 def _prints(connection: sa.Connection) -> dict[str, Print]:
     query = (
         sa.select(tracks.c.file_id, files.c.sha256, results.c.result)
@@ -70,7 +108,7 @@ def _prints(connection: sa.Connection) -> dict[str, Print]:
         .join(
             results,
             sa.and_(
-                results.c.service == "fingerprint_file",
+                results.c.service == FINGERPRINT,
                 results.c.record_id == tracks.c.print_record,
                 results.c.version == tracks.c.print_version,
             ),

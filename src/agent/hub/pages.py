@@ -18,8 +18,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
 from agent.hub.activity import UnknownAgent
-from agent.hub.services import Services
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA, OUTCOMES
+from agent.hub.services import Services
 from agent.hub.tracks import BadFilter, TrackFilter
 
 HERE = Path(__file__).parent

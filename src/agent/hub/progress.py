@@ -12,7 +12,7 @@ from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA, SCAN
 from agent.hub.schema import files, scans, tracks
 from pipelines.payload import display_path
 
-OUTCOMES = {
+OUTCOME_OF = {
     METADATA: tracks.c.metadata_outcome,
     FINGERPRINT: tracks.c.fingerprint_outcome,
     ANALYSIS: tracks.c.analysis_outcome,
@@ -35,7 +35,7 @@ def read(connection: sa.Connection, agent_id: str | None = None) -> Progress:
     if agent_id is not None:
         mine = [tracks.c.file_id.in_(sa.select(files.c.id).where(files.c.agent_id == agent_id))]
     settled = {}
-    for service, column in OUTCOMES.items():
+    for service, column in OUTCOME_OF.items():
         query = sa.select(column, sa.func.count()).where(column.is_not(None), *mine).group_by(column)
         settled[service] = {row[0]: row[1] for row in connection.execute(query)}
     states = sa.select(scans.c.state, sa.func.count()).group_by(scans.c.state)

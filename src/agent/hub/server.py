@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import os
 import signal
 import socket
@@ -29,6 +30,9 @@ log = structlog.get_logger()
 SHUTDOWN_TIMEOUT = 3
 """Seconds that open requests get at SIGTERM; loops and files need less than two more."""
 
+BACKLOG = 2048
+"""Connections that may wait to be taken (uvicorn's own default)."""
+
 URL_FILE = "hub.url"
 
 
@@ -37,14 +41,15 @@ async def serve(settings: Settings) -> None:
 
     Raises ConfigError (no queue server, an address that cannot be listened on) and CatalogueError.
     """
-    if settings.redis_url is None:
+    address = settings.redis_address
+    if address is None:
         raise ConfigError("PHAZE_REDIS_URL is not set; give the address of a Redis or Valkey server, or run `phaze up`")
     with contextlib.ExitStack() as stack:
         catalogue = stack.enter_context(Catalogue(settings.data_dir))
         if settings.agent_token is not None:
             catalogue.register_agent(settings.agent_id, settings.agent_token.get_secret_value())
         listener = stack.enter_context(contextlib.closing(listen(settings.hub_host, settings.hub_port)))
-        redis = connect(settings.redis_url)
+        redis = connect(address)
         producer = Producer(redis)
         app = create_app(settings, catalogue, redis=redis, producer=producer)
         server = _Server(
@@ -59,6 +64,13 @@ async def serve(settings: Settings) -> None:
         )
         url = url_of(listener)
         url_file = stack.enter_context(_announced(settings.data_dir / URL_FILE, url))
+        if not _is_loopback(listener):
+            log.warning(
+                "hub.open_to_readers",
+                url=url,
+                meaning="anybody who reaches this address can read the catalogue",
+                remedy="PHAZE_HUB_HOST=127.0.0.1",
+            )
         log.info("hub.started", url=url, catalogue=str(catalogue.path), url_file=str(url_file))
         try:
             await server.serve(sockets=[listener])
@@ -85,7 +97,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises ConfigError."""
+    """A socket that takes connections from now on; port 0 takes a free one. Raises ConfigError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -94,6 +106,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
@@ -110,6 +123,11 @@ def url_of(listener: socket.socket) -> str:
     """`http://127.0.0.1:8080`."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine can reach it."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 @contextlib.contextmanager

@@ -27,17 +27,27 @@ function showLanes(status) {
   }
 }
 
+// Whether a reload would take something from somebody's hands: a filter has the focus, or is not as it was sent.
+function isTyping() {
+  const fields = [...document.querySelectorAll("form input")];
+  return fields.some(
+    (field) =>
+      field === document.activeElement || field.value !== field.defaultValue || field.checked !== field.defaultChecked,
+  );
+}
+
 function showNews(status) {
   const now = Object.values(status.lanes).reduce((sum, lane) => sum + settledIn(lane), status.files);
   const news = now !== Number(document.body.dataset.settled);
-  const link = document.getElementById("news");
-  if (link) {
-    link.hidden = !news;
-    link.textContent = "Show new results";
-    link.href = location.href;
-  } else if (news && document.querySelector(".empty")) {
+  if (news && document.querySelector(".empty") && !isTyping()) {
     location.reload();
+    return;
   }
+  const link = document.getElementById("news");
+  if (!link) return;
+  link.hidden = !news;
+  link.textContent = "Show new results";
+  link.href = location.href;
 }
 
 async function refresh() {

@@ -65,13 +65,19 @@ def result(service: str, record_id: int | str, content: str, *, token: int = 1, 
     )
 
 
-def scan(catalogue: Catalogue, root: str, found: list[dict[str, Any]], **end: Any) -> str:
+def scan(catalogue: Catalogue, root: str, found: list[dict[str, Any]], *, agent: str = AGENT, **end: Any) -> str:
     """Request, report and close one scan; its id."""
-    [scan_id] = catalogue.request_scans(AGENT, [root])
+    [scan_id] = catalogue.request_scans(agent, [root])
     parts = [part(scan_id, found[start : start + 500]) for start in range(0, len(found), 500)]
-    for entry in [*parts, closing(scan_id, **end)]:
-        assert catalogue.record(AGENT, [entry]) == [None]
+    for entry in [*parts, closing(scan_id, **{"files": len(found), **end})]:
+        assert catalogue.record(agent, [entry]) == [None]
     return scan_id
+
+
+def unread(*paths: str, count: int | None = None) -> dict[str, Any]:
+    """What a scan's end says when these could not be read (`count`: how many there were in all)."""
+    errors = [{"path": path, "reason": "permission-denied"} for path in paths]
+    return {"outcome": "partial", "errors": errors, "error_count": len(errors) if count is None else count}
 
 
 def owed(catalogue: Catalogue) -> set[tuple[str, str]]:

@@ -11,11 +11,12 @@ from saq.job import Job, Status
 from saq.queue.redis import RedisQueue
 
 from agent.hub import activity as module
-from agent.hub.activity import Activity
+from agent.hub.activity import Activity, UnknownAgent
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
 from agent.hub.reconciler import Reconciler
 from agent.lanes import lane_for_task, queue_name
+from agent.phoenix import keys
 from agent.producer import Producer
 from agent.redis_client import connect
 from tests.hub.deliveries import AGENT, result, scan, seen
@@ -29,19 +30,29 @@ def status(catalogue: Catalogue, redis: Redis, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def put(
-    redis: Redis, record: int, *, attempts: int = 0, wait: float = 0.0, state: Status = Status.QUEUED
+    redis: Redis,
+    record: int,
+    *,
+    attempts: int = 0,
+    wait: float = 0.0,
+    state: Status = Status.QUEUED,
+    agent: str = AGENT,
+    error: str = "Traceback (most recent call last):\n  File x\nOSError: the disk is gone",
 ) -> None:
-    """Have a job of the analysis lane stand where a worker would have left it."""
-    queue = RedisQueue(redis, name=queue_name(AGENT, lane_for_task(ANALYSIS)))
+    """Have a job of the analysis lane stand where a worker would have left it; `attempts` have failed."""
+    name = queue_name(agent, lane_for_task(ANALYSIS))
+    queue = RedisQueue(redis, name=name)
     job = Job(ANALYSIS, key=f"{ANALYSIS}:{record}", queue=queue, attempts=attempts, status=state)
-    job.error = "Traceback (most recent call last):\n  File x\nOSError: the disk is gone"
+    job.error = error
     job.started = int(time.time() * 1000)
     await redis.set(job.id, queue.serialize(job))
-    await redis.zadd(queue.namespace("incomplete"), {job.id: time.time() + wait if wait else 0})
-    for place, wanted in (("queued", Status.QUEUED), ("active", Status.ACTIVE)):
-        await redis.lrem(queue.namespace(place), 0, job.id)
-        if state == wanted and not wait:
-            await redis.rpush(queue.namespace(place), job.id)
+    await redis.zadd(keys.incomplete_key(name), {job.id: time.time() + wait if wait else 0})
+    await redis.lrem(keys.queued_key(name), 0, job.id)
+    await redis.zrem(keys.active_key(name), job.id)
+    if state == Status.ACTIVE:
+        await redis.zadd(keys.active_key(name), {job.id: time.time() * 1000 + 15_000})
+    elif not wait:
+        await redis.rpush(keys.queued_key(name), job.id)
 
 
 async def test_an_empty_hub_is_idle(status: Callable[[], Any]) -> None:
@@ -86,7 +97,7 @@ async def test_running_and_retrying_jobs_are_named(
     found = await status()
     [active], [retrying] = found["active"], found["retrying"]
     assert (active["task"], active["lane"], active["path"], active["attempts"]) == (
-        ANALYSIS, "analyze", "/m/a b\ufffd", 1,
+        ANALYSIS, "analyze", "/m/a b\ufffd", 2,
     )  # fmt: skip
     assert abs(active["since"] - time.time()) < 10
     assert (retrying["path"], retrying["attempts"], retrying["error"]) == ("/m/c", 2, "OSError: the disk is gone")
@@ -102,7 +113,8 @@ async def test_late_retries_are_not_waited_for(catalogue: Catalogue, redis: Redi
         ({"attempts": 3, "wait": 60}, {"attempts": 3, "state": Status.ACTIVE}, False),
         ({"attempts": 3, "wait": 60}, {"attempts": 3, "wait": 9}, True),
         ({"attempts": 3, "wait": 60}, {"attempts": 3}, True),
-        ({"attempts": 3, "wait": 60}, {"attempts": 4, "state": Status.ACTIVE}, True),
+        ({"attempts": 3, "wait": 60}, {"attempts": 4, "state": Status.ACTIVE}, False),
+        ({"attempts": 3, "wait": 60}, {"attempts": 4, "state": Status.ABORTING}, False),
     ]
     for first, second, settled in steps:
         await put(redis, 1, **first)
@@ -123,14 +135,81 @@ async def test_a_thousand_late_retries_count_too(
     for record in range(1, 61):
         await put(redis, record, attempts=3, wait=60 + record)
     assert (await status())["settled_or_retrying"] is True
-    await put(redis, 60, attempts=1, wait=2)
-    assert (await status())["settled_or_retrying"] is False
+    for other in (
+        {"attempts": 1, "wait": 2},
+        {"attempts": 9, "state": Status.ACTIVE},
+        {"attempts": 0, "wait": keys.FAR_FUTURE},  # held by a circuit
+    ):
+        await put(redis, 60, **other)
+        assert (await status())["settled_or_retrying"] is False, other
+
+
+async def test_a_job_that_is_taken_while_we_look_is_not_late(
+    catalogue: Catalogue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    others = [service for service in FILE_TASKS if service != ANALYSIS]
+    catalogue.record(AGENT, [result(service, 1, "/m/a") for service in others])
+    await put(redis, 1, attempts=5)
+    activity = Activity(catalogue, redis)
+    real = activity._jobs
+
+    async def taken_before(queue: Any, ids: list[bytes]) -> Any:
+        await put(redis, 1, attempts=5, state=Status.ACTIVE)
+        return await real(queue, ids)
+
+    monkeypatch.setattr(activity, "_jobs", taken_before)
+    found = await activity.status()
+    assert found["settled_or_retrying"] is False
+    assert found["retrying"] == []
+
+
+async def test_one_agents_debts_are_not_the_others(
+    catalogue: Catalogue, redis: Redis, status: Callable[..., Any]
+) -> None:
+    catalogue.register_agent("other", "t")
+    scan(catalogue, "/m", [seen("/m/a")])
+    catalogue.record(AGENT, [result(service, 1, "/m/a") for service in FILE_TASKS])
+    scan(catalogue, "/m", [seen("/m/x"), seen("/m/y")], agent="other")
+    others = [service for service in FILE_TASKS if service != ANALYSIS]
+    catalogue.record("other", [result(service, i, f"/m/{n}") for service in others for i, n in ((2, "x"), (3, "y"))])
+    await put(redis, 2, attempts=4, wait=60, agent="other")
+    await put(redis, 3, attempts=1, state=Status.ACTIVE, agent="other")
+    mine, theirs, all_ = await status(AGENT), await status("other"), await status()
+    assert (mine["owed"], mine["idle"], mine["settled_or_retrying"]) == (0, True, True)
+    assert (mine["files"], mine["scans"], mine["active"], mine["retrying"]) == (1, {"open": 0, "done": 1}, [], [])
+    assert mine["lanes"]["analyze"] == {
+        "queued": 0, "active": 0, "scheduled": 0, "owed": 0, "retrying": 0,
+        "total": 1, "done": 1, "partial": 0, "rejected": 0, "skipped": 0,
+    }  # fmt: skip
+    assert (theirs["owed"], theirs["idle"], theirs["settled_or_retrying"], theirs["files"]) == (2, False, False, 2)
+    assert [row["path"] for row in (*theirs["active"], *theirs["retrying"])] == ["/m/y", "/m/x"]
+    assert (theirs["lanes"]["analyze"]["total"], theirs["lanes"]["analyze"]["done"]) == (2, 0)
+    assert (all_["owed"], all_["files"], all_["lanes"]["analyze"]["done"]) == (2, 3, 1)
+    await put(redis, 3, attempts=3, wait=60, agent="other")
+    assert (await status("other"))["settled_or_retrying"] is True
+    catalogue.request_scans(AGENT, ["/n"])
+    assert (await status("other"))["settled_or_retrying"] is True, "our scan is none of theirs"
+    assert (await status(AGENT))["settled_or_retrying"] is False
+    with pytest.raises(UnknownAgent, match="'nobody'; there are local, other"):
+        await status("nobody")
+
+
+async def test_errors_tell_no_secret(catalogue: Catalogue, redis: Redis, status: Callable[[], Any]) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    long = "x" * 280
+    await put(redis, 1, attempts=1, wait=9, error=f"OSError: https://store/{long}?X-Amz-Signature=abcdefghijklmnop")
+    [job] = (await status())["retrying"]
+    assert "abc" not in job["error"]
+    await put(redis, 1, attempts=1, wait=9, error="ConnectError: redis://:hunter2@host/0 with Bearer abc.def")
+    [job] = (await status())["retrying"]
+    assert job["error"] == "ConnectError: redis://:[redacted]@host/0 with Bearer [redacted]"
 
 
 async def test_askers_share_an_answer(catalogue: Catalogue, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = catalogue.progress
-    monkeypatch.setattr(catalogue, "progress", lambda: asked.append(1) or real())
+    monkeypatch.setattr(catalogue, "progress", lambda *args: asked.append(1) or real(*args))
     activity = Activity(catalogue, redis)
     await asyncio.gather(*(activity.status() for _ in range(50)))
     assert len(asked) == 1
@@ -147,9 +226,10 @@ async def test_an_answer_from_before_a_request_does_not_serve_after_it(catalogue
 async def test_what_is_no_job_of_ours_spoils_nothing(redis: Redis, status: Callable[[], Any]) -> None:
     queue = RedisQueue(redis, name=queue_name(AGENT, "io"))
     await put(redis, 1, state=Status.ACTIVE)
+    active = keys.active_key(queue.name)
     for number, blob in enumerate((b"{", b'{"queue": "other"}', b'{"key": 1}', b"")):
         await redis.set(f"saq:job:odd:{number}", blob)
-        await redis.rpush(queue.namespace("active"), f"saq:job:odd:{number}")
+        await redis.zadd(active, {f"saq:job:odd:{number}": time.time() * 1000})
     found = await status()
     assert found["lanes"]["io"]["active"] == 4
     assert [job["key"] for job in found["active"]] == [f"{ANALYSIS}:1"]

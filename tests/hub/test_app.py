@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, METADATA
+from agent.hub.limits import HEADERS
 from tests.hub.deliveries import AGENT, closing, part, result, scan, seen
 
 RESULTS = f"/api/agents/{AGENT}/results"
@@ -102,6 +103,43 @@ async def test_a_catalogue_that_cannot_write_acknowledges_nothing(
     assert answer.headers["retry-after"] == "1"
     assert "disk is full" in answer.json()["error"]
     assert (await client.post(RESULTS, json=body(result(ANALYSIS, 1, "/m/a")))).json() == {"refused": []}
+
+
+async def test_every_answer_carries_the_guards(
+    client: httpx.AsyncClient, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_more: object) -> None:
+        raise ArithmeticError("a bug")
+
+    monkeypatch.setattr(catalogue, "tracks", fail)
+    asked: list[tuple[int, str, str, dict[str, str]]] = [
+        (200, "GET", "/health", {}),
+        (200, "HEAD", "/static/hub.js", {}),
+        (500, "GET", "/", {}),
+        (500, "GET", "/api/tracks", {}),
+        (404, "GET", "/nothing", {}),
+        (404, "GET", "/static/nothing", {}),
+        (405, "DELETE", "/api/status", {}),
+        (401, "POST", RESULTS, {"Authorization": ""}),
+        (400, "GET", "/", {"Host": "evil.example"}),
+    ]
+    for expected, method, path, headers in asked:
+        answer = await client.request(method, path, headers=headers)
+        assert answer.status_code == expected, path
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS, path
+    assert (await client.get("/api/tracks")).json() == {"error": "the hub failed on this request; its log says why"}
+
+
+async def test_an_agent_asks_for_its_own_status(client: httpx.AsyncClient, catalogue: Catalogue) -> None:
+    catalogue.register_agent("other", "t")
+    catalogue.request_scans("other", ["/m"])
+    assert (await client.get("/api/status", params={"agent": AGENT})).json()["idle"] is True
+    assert (await client.get("/api/status", params={"agent": "other"})).json()["idle"] is False
+    assert (await client.get("/api/status")).json()["idle"] is False
+    for unknown in ("nobody", ""):
+        answer = await client.get("/api/status", params={"agent": unknown})
+        assert answer.status_code == 404
+        assert answer.json() == {"error": f"there is no agent '{unknown}'; there are local, other"}
 
 
 async def test_what_is_no_request_is_said_in_json(client: httpx.AsyncClient) -> None:

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, async_playwright, expect
 
 from agent.hub.catalogue import Catalogue
-from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, METADATA
+from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, FINGERPRINT, METADATA
 from tests.hub.deliveries import AGENT, result, scan, seen
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -100,6 +100,41 @@ async def test_the_lanes_stay_current_and_new_results_are_offered(page: Page, ca
     await expect(page.locator("#state")).to_have_text("All done", timeout=8000)
     await page.locator("#news").click()
     await expect(page.locator(".pending")).to_have_count(0)
+
+
+async def test_nothing_takes_away_what_is_being_typed(page: Page, catalogue: Catalogue) -> None:
+    """An empty page looks again by itself; not while somebody is at its filters."""
+    await page.goto(page.url + "?q=nowhere")
+    await page.evaluate("window.sameDocument = true")
+    search, news = page.get_by_label("Search"), page.locator("#news")
+    await search.fill("kite 1")
+    await page.locator("#state").click()  # the focus is elsewhere; what was typed still is not sent
+    catalogue.record(AGENT, [result(FINGERPRINT, 1, "/m/a")])
+    await expect(news).to_be_visible(timeout=8000)
+    assert await page.evaluate("window.sameDocument")
+    await expect(search).to_have_value("kite 1")
+    await search.fill("nowhere")  # as it was sent, but somebody is about to type
+    await page.wait_for_timeout(2500)
+    assert await page.evaluate("window.sameDocument")
+    await search.evaluate("field => field.blur()")
+    await page.get_by_label("Problems only").check()
+    await page.locator("#state").click()
+    await page.wait_for_timeout(2500)
+    assert await page.evaluate("window.sameDocument")
+    async with page.expect_event("load", timeout=8000):
+        await page.get_by_label("Problems only").uncheck()
+        await page.locator("#state").click()
+    assert not await page.evaluate("window.sameDocument")
+    await expect(page.get_by_text("No track matches.")).to_be_visible()
+    await expect(news).to_be_hidden()
+
+
+async def test_a_table_with_results_is_never_reloaded_under_a_reader(page: Page, catalogue: Catalogue) -> None:
+    await page.evaluate("window.sameDocument = true")
+    catalogue.record(AGENT, [result(FINGERPRINT, 1, "/m/a")])
+    await expect(page.locator("#news")).to_be_visible(timeout=8000)
+    await page.wait_for_timeout(2500)
+    assert await page.evaluate("window.sameDocument")
 
 
 async def test_nothing_is_cut_off_at_any_width(page: Page) -> None:

@@ -14,7 +14,8 @@ from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
 from agent.hub.reconciler import Reconciler
 from agent.lanes import lane_for_task, queue_name
-from agent.phoenix.outbox import append, outbox_key
+from agent.phoenix.keys import incomplete_key, queued_key
+from agent.phoenix.outbox import ENTRY_FIELD, outbox_key
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.valkey import Valkey
@@ -33,21 +34,21 @@ async def jobs(redis: Redis) -> list[str]:
     found: list[bytes] = []
     for service in FILE_TASKS:
         queue = queue_name(AGENT, lane_for_task(service))
-        found += await redis.lrange(f"saq:{queue}:queued", 0, -1)
+        found += await redis.lrange(queued_key(queue), 0, -1)
     return sorted(job.decode().split(":", 3)[3] for job in set(found))
 
 
 async def test_what_is_owed_is_queued_once_under_its_key(
     catalogue: Catalogue, reconciler: Reconciler, redis: Redis
 ) -> None:
-    scan(catalogue, "/m", [seen("/m/a", size=7), seen("/m/b")])
+    scan(catalogue, "/m", [{**seen("/m/a", size=7), "mtime_ns": 17}, seen("/m/b")])
     await reconciler.reconcile()
     await reconciler.reconcile()
     assert await jobs(redis) == sorted(f"{service}:{record}" for service in FILE_TASKS for record in (1, 2))
     job = await RedisQueue(redis, name=QUEUE).job(f"{ANALYSIS}:1")
     assert job is not None
     [version] = {result(ANALYSIS, 1, "/m/a").version}
-    assert job.kwargs == {"version": version, "path": "/m/a", "size": 7, "root": "/m"}
+    assert job.kwargs == {"version": version, "path": "/m/a", "size": 7, "mtime_ns": 17, "root": "/m"}
 
 
 async def test_a_scan_is_queued(catalogue: Catalogue, reconciler: Reconciler, redis: Redis) -> None:
@@ -89,11 +90,9 @@ async def test_a_result_on_its_way_is_not_a_lost_job(
     """The worker is done, the relay has not delivered yet: running it again would repeat an hour's work."""
     scan(catalogue, "/m", [seen("/m/a")])
     await reconciler.reconcile()
-    await redis.delete(f"saq:{QUEUE}:queued", f"saq:{QUEUE}:incomplete", f"saq:job:{QUEUE}:{ANALYSIS}:1")
+    await redis.delete(queued_key(QUEUE), incomplete_key(QUEUE), f"saq:job:{QUEUE}:{ANALYSIS}:1")
     entry = result(ANALYSIS, 1, "/m/a", bpm=120)
-    async with redis.pipeline() as pipe:
-        append(pipe, QUEUE, entry)
-        await pipe.execute()
+    await redis.xadd(outbox_key(QUEUE), {ENTRY_FIELD: entry.model_dump_json()})
     for _ in range(3):
         await reconciler.reconcile()
         assert f"{ANALYSIS}:1" not in await jobs(redis)
@@ -111,11 +110,11 @@ async def test_the_rest_of_a_large_debt_waits_in_the_catalogue(
     scan(catalogue, "/m", [seen(f"/m/{i}") for i in range(120)])
     for _ in range(3):
         await reconciler.reconcile()
-    assert await redis.llen(f"saq:{QUEUE}:queued") == 50
-    await redis.ltrim(f"saq:{QUEUE}:queued", 20, -1)  # a worker took twenty
+    assert await redis.llen(queued_key(QUEUE)) == 50
+    await redis.ltrim(queued_key(QUEUE), 20, -1)  # a worker took twenty
     await reconciler.reconcile()
-    assert await redis.llen(f"saq:{QUEUE}:queued") == 50
-    assert await redis.zcard(f"saq:{QUEUE}:incomplete") == 70
+    assert await redis.llen(queued_key(QUEUE)) == 50
+    assert await redis.zcard(incomplete_key(QUEUE)) == 70
 
 
 async def test_new_content_is_queued_as_soon_as_the_key_is_free(
@@ -125,7 +124,7 @@ async def test_new_content_is_queued_as_soon_as_the_key_is_free(
     await reconciler.reconcile()
     scan(catalogue, "/m", [seen("/m/a", "new")])
     await reconciler.reconcile()  # the job for the old content still holds the key
-    await redis.delete(f"saq:{QUEUE}:queued", f"saq:{QUEUE}:incomplete", f"saq:job:{QUEUE}:{ANALYSIS}:1")
+    await redis.delete(queued_key(QUEUE), incomplete_key(QUEUE), f"saq:job:{QUEUE}:{ANALYSIS}:1")
     catalogue.record(AGENT, [result(ANALYSIS, 1, "old")])
     assert (ANALYSIS, "1") in owed(catalogue)
     await reconciler.reconcile()

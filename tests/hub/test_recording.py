@@ -110,6 +110,15 @@ def test_results_may_hold_anything_that_json_can(catalogue: Catalogue) -> None:
     assert track.problems == [{"service": ANALYSIS, "outcome": "partial", "reason": "odd ?"}]
 
 
+def test_a_reason_tells_no_secret(catalogue: Catalogue) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    reason = "not-audio: https://store/x?X-Amz-Signature=abc123 says no"
+    catalogue.record(AGENT, [result(ANALYSIS, 1, "/m/a", outcome="rejected", reason=reason)])
+    [problem] = catalogue.tracks()[0].problems
+    assert problem["reason"] == "not-audio: https://store/x?X-Amz-Signature=[redacted] says no"
+    assert "abc123" not in str(stored(catalogue))
+
+
 def test_an_entry_that_the_hub_cannot_digest_does_not_hold_up_the_others(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

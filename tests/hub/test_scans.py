@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from agent.hub import schema
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
 from agent.hub.scans import ScanRefused, clean_root
 from pipelines.payload import encode_path
-from tests.hub.deliveries import AGENT, closing, owed, part, result, scan, seen
+from tests.hub.deliveries import AGENT, closing, owed, part, result, scan, seen, unread
 
 
 def paths(catalogue: Catalogue) -> list[str]:
@@ -81,6 +84,40 @@ def test_only_a_scan_that_saw_all_proves_what_is_gone(catalogue: Catalogue) -> N
     assert {record for _, record in owed(catalogue)} == {"1"}
 
 
+def test_beside_what_could_not_be_read_a_scan_proves_what_is_gone(catalogue: Catalogue) -> None:
+    odd = encode_path(b"/m/\xff")
+    kept = ["/m/locked/deep/b", "/m/locked/c", "/m/busy.mp3", f"{odd}/d"]
+    lost = ["/m/lockedaway/e", "/m/lock", "/m/busy.mp30", "/m/f"]
+    scan(catalogue, "/m", [seen(path) for path in ["/m/a", *kept, *lost]])
+    scan(catalogue, "/m", [seen("/m/a")], **unread("/m/locked", "/m/busy.mp3", odd))
+    assert {track.encoded_path for track in catalogue.tracks()} == {"/m/a", *kept}
+    assert {record for _, record in owed(catalogue)} == {"1", "2", "3", "4", "5"}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        unread("/m/x", count=2),
+        unread("/m/x", count=0),
+        unread(),
+        unread("/m"),
+        unread("/"),
+        unread("not absolute"),
+        {**unread("/m/x"), "outcome": "done"},
+        {**unread("/m/x"), "outcome": "rejected"},
+        {**unread("/m/x"), "outcome": "skipped"},
+        {**unread("/m/x"), "files": 0},
+        {**unread(), "errors": "none", "error_count": 1},
+        {"files": 0},
+    ],
+    ids=lambda end: "-".join(f"{name}={value}" for name, value in end.items())[:80],
+)
+def test_a_scan_that_may_have_missed_files_anywhere_proves_nothing(catalogue: Catalogue, end: dict[str, Any]) -> None:
+    scan(catalogue, "/m", [seen("/m/a"), seen("/m/b")])
+    scan(catalogue, "/m", [seen("/m/a")], **end)
+    assert paths(catalogue) == ["/m/a", "/m/b"]
+
+
 def test_gone_is_what_lies_under_the_root_and_nothing_beside_it(catalogue: Catalogue) -> None:
     odd = [encode_path(b"/m/\xff\n"), "/m-other/a", "/m0/a", "/m", "/m/x"]
     for path in odd:
@@ -115,6 +152,37 @@ def test_a_stale_run_of_a_scan_is_refused_and_repeats_are_not(catalogue: Catalog
     end = closing(scan_id, token=2)
     assert catalogue.record(AGENT, [end, new, end]) == [None, None, None]
     assert catalogue.progress().scans == {"done": 1}
+
+
+def test_the_end_that_a_stale_run_reports_changes_nothing(catalogue: Catalogue) -> None:
+    scan(catalogue, "/m", [seen("/m/a"), seen("/m/b")])
+    [scan_id] = catalogue.request_scans(AGENT, ["/m"])
+    assert catalogue.record(AGENT, [part(scan_id, [seen("/m/a")], token=2)]) == [None]
+    before = record_of(catalogue)
+    for outcome in ("done", "partial", "rejected", "skipped"):
+        [answer] = catalogue.record(AGENT, [closing(scan_id, outcome=outcome, token=1, files=1)])
+        assert answer is not None
+        assert answer.reason == "stale"
+        assert record_of(catalogue) == before
+    assert ("scan_directory", scan_id) in owed(catalogue)
+    assert paths(catalogue) == ["/m/a", "/m/b"]
+    assert catalogue.record(AGENT, [closing(scan_id, token=2, files=1)]) == [None]
+    assert paths(catalogue) == ["/m/a"]
+    ended = record_of(catalogue)
+    for late in (closing(scan_id, outcome="partial", token=1), part(scan_id, [seen("/m/b")], token=1)):
+        [answer] = catalogue.record(AGENT, [late])
+        assert answer is not None
+        assert answer.reason == "stale"
+    assert record_of(catalogue) == ended
+
+
+def record_of(catalogue: Catalogue) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all tables."""
+    with catalogue._database.read() as connection:
+        return {
+            name: [tuple(row) for row in connection.execute(sa.select(table))]
+            for name, table in schema.metadata.tables.items()
+        }
 
 
 @pytest.mark.parametrize(

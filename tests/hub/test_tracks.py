@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
 import struct
+from pathlib import Path
 
 import pytest
 
 from agent.hub.catalogue import Catalogue, TrackFilter
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA
 from agent.hub.tracks import BadFilter, parse_bpm, parse_key
+from pipelines.payload import decode_path, encode_path
 from tests.hub.deliveries import AGENT, result, scan, seen
 
 
@@ -70,6 +73,15 @@ def test_a_row_says_what_is_known(library: Catalogue) -> None:
     assert third.pending == [METADATA, FINGERPRINT]
     assert fourth.pending == [METADATA, FINGERPRINT, ANALYSIS]
     assert fourth.as_json()["path"] == "/m/d.mp3"
+
+
+def test_a_file_whose_name_is_not_utf8_can_be_found_again(catalogue: Catalogue, tmp_path: Path) -> None:
+    file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe tune\n.mp3"))
+    file.write_bytes(b"x")
+    scan(catalogue, encode_path(tmp_path), [seen(encode_path(file))])
+    [track] = catalogue.tracks(TrackFilter.parse(text="tune"), sort="-path")
+    assert decode_path(track.as_json()["encoded_path"]).read_bytes() == b"x"
+    assert decode_path(encode_path(track.path)) != file
 
 
 # The Camelot wheel, as published by Mixed In Key.

@@ -21,8 +21,8 @@ import structlog
 
 from agent.hub.database import Database
 from agent.hub.duplicates import Comparison, DuplicateGroups, compare
-from agent.lifeline import die_with_parent
 from agent.throttle import OncePer
+from pipelines.lifeline import die_with_parent
 
 log = structlog.get_logger()
 

@@ -145,8 +145,9 @@ def _seen_files(entry: Entry, root: str) -> list[SeenFile]:
         seen = _Part.model_validate(entry.result).files
     except ValidationError as error:
         raise ScanRefused(first_problem(error)) from None
+    below = _below(root)
     for file in seen:
-        if not _lies_in(file.path, [root]) or not file.path.isascii() or "\0" in file.path:
+        if not _lies_in(file.path, below) or not file.path.isascii() or "\0" in file.path:
             raise ScanRefused(f"{file.path!r} is not a percent-encoded path under the scan's root {root}")
     return seen
 
@@ -155,9 +156,9 @@ def _below(root: str) -> str:
     return root if root.endswith("/") else f"{root}/"
 
 
-def _lies_in(path: str, roots: Collection[str]) -> bool:
-    """Whether a path is one of `roots` or lies below one; all percent-encoded."""
-    return path in roots or path.startswith(tuple(map(_below, roots)))
+def _lies_in(path: str, below: str | tuple[str, ...]) -> bool:
+    """Whether a path is a folder whose `_below` is given, or lies in it."""
+    return f"{path}/".startswith(below)
 
 
 def _upsert_files(connection: sa.Connection, agent_id: str, scan_id: str, seen: list[SeenFile]) -> set[int]:
@@ -212,8 +213,9 @@ def _mark_gone(
         files.c.last_scan != scan.id,
         files.c.seen_at < scan.requested_at,  # else another, overlapping scan has just seen it
     )
+    spared = tuple(map(_below, unread))
     rows = connection.execute(sa.select(files.c.id, files.c.path).where(unseen))
-    gone = {row.id for row in rows if not _lies_in(row.path, unread)}
+    gone = {row.id for row in rows if not _lies_in(row.path, spared)}
     if gone:
         connection.execute(sa.update(files).where(files.c.id.in_(derived.values_of(sorted(gone)))).values(gone=True))
     return gone

@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 PIP := $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
-MUSIC ?=
+# Handed over in the environment, to the letter: no shell and no make looks into a folder's name.
+override MUSIC := $(value MUSIC)
+export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
@@ -17,11 +19,12 @@ help: ## Say what there is
 
 # The environment is made without ensurepip, which Debian ships apart: the system's own pip fills it.
 $(STAMP): pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "phaze-agent needs Python 3.11 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "there is no $(PYTHON); name a Python: make $(MAKECMDGOALS) PYTHON=python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' || \
+		{ echo "phaze-agent wants Python 3.11 to 3.14; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { echo "pip is missing; install it (Debian: apt-get install python3-pip)"; exit 1; }
 	@echo "making the environment in $(VENV) (once; 1.1 GB, most of it essentia's TensorFlow)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
+	@$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear --without-pip $(VENV)
 	@$(PIP) --requirement requirements.lock
 	@$(PIP) --no-deps --editable .
 	@touch $@
@@ -31,7 +34,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@touch $@
 
 up: $(STAMP) ## Take MUSIC (else a synthesised sample set) through all lanes; KEEP=1 keeps everything running
-	@$(BIN)/phaze up $(if $(MUSIC),"$(MUSIC)",--samples) $(if $(filter 1,$(KEEP)),,--once)
+	@$(BIN)/phaze up $(if $(filter 0 no false,$(KEEP)),--once) $(if $(MUSIC),-- "$$MUSIC",--samples)
 
 test: $(DEV) ## Lint, types, and all tests
 	@sh tests/system-packages

@@ -24,8 +24,8 @@ from typing import Any, ParamSpec, TypeVar
 import structlog
 from pebble import ProcessExpired, ProcessPool
 
-from agent.lifeline import die_with_parent
 from pipelines.errors import ChildDied, TaskError
+from pipelines.lifeline import die_with_parent
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,5 +14,9 @@ def duration_text(seconds: float | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """`1 file`, `2 files`, `2 tracks that are gone`."""
+    if count == 1:
+        return f"{count:,} {noun}"
+    first, _, rest = noun.partition(" that is ")
+    first = "pipes or devices" if first == "pipe or device" else f"{first}s"
+    return f"{count:,} {first}" + (f" that are {rest}" if rest else "")

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import socket
 import sys
@@ -20,15 +21,21 @@ from typing import IO
 
 import httpx
 import psutil
+from redis.exceptions import RedisError
 
 from agent.errors import StartError
 from agent.lanes import CPU_LANES, LANES
+from agent.redaction import redact_text
+from agent.redis_client import connect, reply
 from agent.settings import Settings
 from agent.supervisor import Supervised
 from agent.valkey import Valkey
 
 HUB_START_TIMEOUT = 60.0
 """Seconds for the hub to answer; a cold disk may need many of them."""
+
+SERVER_TIMEOUT = 10.0
+"""Seconds for an outside queue server to answer at the start."""
 
 HUB_GRACE = 10.0
 WORKER_MARGIN = 20.0
@@ -69,8 +76,20 @@ class Fleet:
     async def start(self) -> None:
         """Queue server, hub, workers, in this order. Raises StartError or ValkeyError."""
         self._open_data_folder()
+        try:
+            await self._start_all()
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise StartError(
+                f"the data folder {self.data} cannot be used{where}: {error.strerror or error}; "
+                "mend that, or set PHAZE_DATA_DIR to another folder"
+            ) from None
+
+    async def _start_all(self) -> None:
         redis_url = self.settings.redis_address
-        if redis_url is None:
+        if redis_url is not None:
+            await _must_answer(redis_url)
+        else:
             self.valkey = Valkey(self.data / "valkey", say=self.say)
             await self.valkey.start()
             redis_url = self.valkey.url
@@ -155,7 +174,7 @@ class Fleet:
         path = self.data / "agent.token"
         with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
             token = path.read_text("ascii").strip()
-            if len(token) >= 32 and token.isprintable():
+            if re.fullmatch(r"[A-Za-z0-9_-]{32,}", token):
                 return token
         token = secrets.token_urlsafe(32)
         _write_private(path, token)
@@ -181,9 +200,24 @@ class Fleet:
                     url = (self.data / "hub.url").read_text("utf-8").strip()
                     if (await client.get(f"{url}/health")).status_code == httpx.codes.OK:
                         return url
-                if self.hub.early_deaths or time.monotonic() > deadline:
+                if self.hub.gave_up or time.monotonic() > deadline:
                     raise StartError("the hub did not start: " + (self.hub.log_tail(1) or f"see {self.hub.log}"))
                 await asyncio.sleep(0.05)
+
+
+async def _must_answer(redis_url: str) -> None:
+    """Raises StartError for a server that is not there: nothing would ever happen."""
+    client = connect(redis_url)
+    try:
+        async with asyncio.timeout(SERVER_TIMEOUT):
+            await reply(client.ping())
+    except (RedisError, OSError, TimeoutError) as error:
+        raise StartError(
+            f"the server of PHAZE_REDIS_URL does not answer ({redact_text(str(error) or repr(error))}); start it, or "
+            "unset PHAZE_REDIS_URL to use an embedded one"
+        ) from None
+    finally:
+        await client.aclose()
 
 
 def _write_private(path: Path, text: str) -> None:

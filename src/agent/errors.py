@@ -15,5 +15,11 @@ class ConfigError(UserError):
     exit_code = 2
 
 
+class WrongUse(UserError):
+    """The command was given something that it cannot take."""
+
+    exit_code = 2
+
+
 class StartError(UserError):
     """The start cannot go on."""

@@ -26,6 +26,10 @@ LINE_PERIOD = 5.0
 CURRENT_FILES = 6
 """Most jobs shown as running now, the longest-running first."""
 
+BAR = 24
+NARROW = 90
+"""Characters of a lane's bar, and the terminal's width below which it has a third of them."""
+
 Status = Mapping[str, Any]
 
 
@@ -86,17 +90,18 @@ class TerminalView:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("lane")
-        table.add_column("", width=24)
+        width = BAR if self._console.width >= NARROW else BAR // 3
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+        table.add_column("lane", no_wrap=True, min_width=11)
+        table.add_column("", width=width)
         for name in ("settled", "queued", "active", "retrying", "rejected", "rate", "left"):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
         for lane, row in status["lanes"].items():
             settled, total = finished(row), int(row["total"])
             rate = self._rates.add(lane, settled)
             table.add_row(
                 lane,
-                ProgressBar(total=max(total, 1), completed=settled, width=24),
+                ProgressBar(total=max(total, 1), completed=settled, width=width),
                 f"{settled}/{total}",
                 _count(row.get("queued")),
                 _count(row.get("active")),

@@ -18,6 +18,16 @@ from agent.tracks import print_table, problem_text
 from pipelines.payload import display_path, encode_path
 
 
+PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone"}
+"""In the singular; `plural` knows none of them better."""
+
+SCAN_ENDS = {
+    "open": "its scan is not finished; the next start goes on",
+    "empty-folder": "it holds nothing at all; is an archive mounted there?",
+}
+"""States and reasons of scans in words; the others speak for themselves."""
+
+
 @dataclass(frozen=True)
 class Summary:
     """One run, for people and for machines. Seconds."""
@@ -57,11 +67,18 @@ class Summary:
         lines = []
         for scan in self.scans:
             if scan.state != "done" and not scan.errors:
-                lines.append((scan.root, scan.reason or scan.state))
+                said = scan.reason or scan.state
+                lines.append((scan.root, SCAN_ENDS.get(said, said)))
             lines += [(error["path"], error["reason"]) for error in scan.errors]
             if scan.error_count > len(scan.errors):
                 lines.append((scan.root, f"and {scan.error_count - len(scan.errors):,} more errors"))
         return lines
+
+    @property
+    def passed_over(self) -> dict[str, int]:
+        """What the scans did not take: other files, links (never followed), pipes and devices; and tracks now gone."""
+        names = ("other", "links", "special", "gone")
+        return {name: sum(scan.passed_over.get(name, 0) for scan in self.scans) for name in names}
 
     @property
     def left_over(self) -> bool:
@@ -81,6 +98,7 @@ class Summary:
     def as_json(self) -> dict[str, Any]:
         """The totals as one JSON object."""
         return {
+            "passed_over": self.passed_over,
             "tracks": len(self.tracks),
             "rejected": len(self.rejected),
             "unfinished": len(self.unfinished),
@@ -116,6 +134,8 @@ class Summary:
                 f"  {lane_for_task(row.service):<12} {row.service:<22} {plural(row.jobs, 'job'):>10} in "
                 f"{duration_text(row.wall)} ({row.busy:.1f} s of work{slowest})"
             )
+        if said := [plural(count, PASSED_OVER[name]) for name, count in self.passed_over.items() if count]:
+            lines.append("passed over: " + ", ".join(said))
         if self.tracks and not self.file_jobs and not self.unfinished:
             lines.append("nothing was analysed again: the content of every file is as it was")
         for title, rows in (
@@ -125,7 +145,7 @@ class Summary:
             ("not read", self.scan_problems),
         ):
             if rows:
-                lines.append(f"{title}: {plural(len(rows), 'file')}")
+                lines.append(f"{title}: {plural(len(rows), 'path')}")
                 lines += [f"  {path}: {why}" for path, why in rows[:20]]
                 if len(rows) > 20:
                     lines.append(f"  ... and {len(rows) - 20:,} more")
@@ -133,7 +153,7 @@ class Summary:
 
     def _speed(self) -> str:
         analysed = [row for row in self.work if row.service == "process_file"]
-        if not analysed or self.elapsed < 1 or analysed[0].jobs < len(self.tracks):
+        if not analysed or self.elapsed < 1 or self.audio_seconds < self.elapsed or analysed[0].jobs < len(self.tracks):
             return ""
         return f" ({self.audio_seconds / self.elapsed:.0f}x real time)"
 

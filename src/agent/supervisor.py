@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent import lifeline
+from agent.cancelling import end
+from pipelines import lifeline
 
 FIRST_BACKOFF = 1.0
 MAX_BACKOFF = 30.0
@@ -39,6 +40,8 @@ class Supervised:
         self.restarts = 0
         self.early_deaths = 0
         """Deaths in a row, each within `STABLE_AFTER` of its start."""
+        self.gave_up = False
+        """Whether its last end was its own: an exit, not a signal from somebody."""
         self._argv = list(argv)
         self._cwd = cwd
         self._say = say
@@ -102,7 +105,9 @@ class Supervised:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOG_LOOK):
-                    return describe_exit(await process.wait())
+                    code = await process.wait()
+                    self.gave_up = code >= 0
+                    return describe_exit(code)
             self._trim_log()
 
     def _trim_log(self) -> None:
@@ -127,8 +132,7 @@ class Supervised:
                 self.kill()
                 await process.wait()
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+            await end([self._keeper])
 
     def kill(self) -> None:
         """SIGKILL, for good; a stop in progress then ends at once."""

@@ -30,6 +30,12 @@ SERVICE_WORDS = {
 }
 """How a task is called in a sentence about its result."""
 
+SURE = 1.5
+"""Confidence of a tempo below which it is a guess."""
+
+PROBLEMS = 50
+"""Most lines of what did not end well under a table."""
+
 RULES = """BPM (confidence 0 to 5.3: over 3.5 is sure, under 1.5 a guess). Key with its Camelot code. LUFS: EBU R128
 integrated loudness. Dance: 0 to about 3. Dup: files with the same label are the same recording."""
 
@@ -43,33 +49,48 @@ integrated loudness. Dance: 0 to about 3. Dup: files with the same label are the
     "--sort", default="", metavar="COLUMN", help="artist, title, duration, bpm, key, loudness ...; -bpm descends."
 )
 @click.option("--limit", type=click.IntRange(min=1), default=None, help="At most so many.")
+@click.option("--paths", is_flag=True, help="Only the files' paths, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 def tracks(
-    bpm: str, key: str, text: str, problems: bool, sort: str, limit: int | None, as_json: bool, as_csv: bool
+    bpm: str,
+    key: str,
+    text: str,
+    problems: bool,
+    sort: str,
+    limit: int | None,
+    paths: bool,
+    as_json: bool,
+    as_csv: bool,
 ) -> None:
     """Show the tracks in the catalogue; works while `phaze up` runs, and after it."""
     from agent.hub.catalogue import Catalogue
     from agent.hub.tracks import BadFilter, TrackFilter
     from agent.settings import load_settings
 
+    if paths + as_json + as_csv > 1:
+        raise click.UsageError("give one of --paths, --json and --csv")
     folder = load_settings().data_dir
     try:
         chosen = TrackFilter.parse(bpm=bpm, key=key, text=text, problems=problems)
         with Catalogue(folder, read_only=True) as catalogue:
             catalogue.compare_prints(at_once=True)
             found = catalogue.tracks(chosen, sort=sort, limit=limit)
-            total = catalogue.count_tracks()
+            total = catalogue.count_tracks(chosen)
     except BadFilter as error:
         raise click.UsageError(str(error)) from None
     if as_json:
         click.echo(as_json_text(found))
     elif as_csv:
         click.echo(as_csv_text(found), nl=False)
+    elif paths:
+        click.echo("".join(f"{track.path}\n" for track in found), nl=False)
     else:
         print_table(found)
         rest = f" of {total:,}" if len(found) != total else ""
         click.echo(f"{plural(len(found), 'track')}{rest}")
+        for line in problem_lines(found, PROBLEMS):
+            click.echo(line)
 
 
 def as_json_text(found: Sequence[Track]) -> str:
@@ -106,45 +127,63 @@ def problem_text(track: Track) -> str:
     return "; ".join(said)
 
 
-def table_of(found: Sequence[Track]) -> Table:
-    """A rich table; cells are plain text, so that no tag can style or break it."""
+NUMBERS = (("time", 7), ("BPM", 5), ("conf", 4), ("key", 8), ("", 3), ("LUFS", 5), ("dance", 5), ("dup", 4))
+"""Columns whose cells are never cut, with their widths in characters."""
+
+NARROW = 100
+"""Below so many characters a terminal shows no confidence and no danceability: names need the room."""
+
+WIDE = 140
+"""Width where there is no terminal."""
+
+
+def table_of(found: Sequence[Track], width: int) -> Table:
+    """A rich table `width` characters wide; cells are plain text, so that no tag can style or break it."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("artist", overflow="ellipsis", no_wrap=True, max_width=24)
-    table.add_column("title", overflow="ellipsis", no_wrap=True, max_width=36)
-    for name in ("time", "BPM", "conf", "key", "", "LUFS", "dance"):
-        table.add_column(name, justify="left" if name in ("key", "") else "right", no_wrap=True)
-    table.add_column("dup", no_wrap=True)
-    problems = any(track.problems or track.pending for track in found)
-    if problems:
-        table.add_column("problem", overflow="fold", min_width=20)
+    numbers = [(name, size) for name, size in NUMBERS if width >= NARROW or name not in ("conf", "dance")]
+    names = max(20, width - sum(size + 2 for _, size in numbers))
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for name, share in (("artist", 0.4), ("title", 0.6)):
+        longest = max((len(getattr(track, name) or "") for track in found), default=0)
+        most = max(8, int(names * share) - 2)
+        table.add_column(name, overflow="ellipsis", no_wrap=True, width=max(len(name), min(longest, most)))
+    for name, size in numbers:
+        table.add_column(name, justify="left" if name in ("key", "", "dup") else "right", no_wrap=True, min_width=size)
     for track in found:
-        cells = [
-            Text(track.artist or ""),
-            Text(track.title),
-            Text(duration_text(track.duration)),
-            Text(_number(track.bpm, 1)),
-            Text(_number(track.bpm_confidence, 1), style="" if (track.bpm_confidence or 0) >= 1.5 else "dim"),
-            Text(f"{track.key} {track.scale}" if track.key else ""),
-            Text(track.camelot or "", style="cyan"),
-            Text(_number(track.loudness, 1)),
-            Text(_number(track.danceability, 2)),
-            Text(track.duplicates or "", style="magenta"),
-        ]
-        if problems:
-            cells.append(Text(problem_text(track), style="red"))
-        table.add_row(*cells)
+        shown = {
+            "time": Text(duration_text(track.duration)),
+            "BPM": Text(_number(track.bpm, 1)),
+            "conf": Text(_number(track.bpm_confidence, 1), style="" if (track.bpm_confidence or 0) >= SURE else "dim"),
+            "key": Text(f"{track.key} {track.scale}" if track.key else ""),
+            "": Text(track.camelot or "", style="cyan"),
+            "LUFS": Text(_number(track.loudness, 1)),
+            "dance": Text(_number(track.danceability, 2)),
+            "dup": Text(track.duplicates or "", style="magenta"),
+        }
+        style = "red" if track.problems or track.pending else ""
+        table.add_row(Text(track.artist or ""), Text(track.title, style=style), *(shown[name] for name, _ in numbers))
     return table
 
 
 def print_table(found: Sequence[Track]) -> None:
-    """The table on standard output, as wide as the terminal (or 140 columns where there is none)."""
+    """The table on standard output, as wide as the terminal."""
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
-    console.print(table_of(found))
+    if sys.stdout.isatty():
+        console = Console(highlight=False)
+        console.print(table_of(found, console.width))
+        return
+    out = io.StringIO()
+    Console(file=out, width=WIDE, highlight=False).print(table_of(found, WIDE))
+    click.echo("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
+
+
+def problem_lines(found: Sequence[Track], most: int) -> list[str]:
+    """`path: what did not end well`, a line a track."""
+    rows = [f"  {track.path}: {problem_text(track)}" for track in found if track.problems or track.pending]
+    return [*rows[:most], *([f"  ... and {len(rows) - most:,} more (--json has all)"] if len(rows) > most else [])]
 
 
 def _number(value: float | None, digits: int) -> str:

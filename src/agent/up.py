@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ import psutil
 
 from agent.display import plural
 from agent.embedded import Fleet
-from agent.errors import UserError
+from agent.errors import StartError, UserError, WrongUse
 from agent.progress import JsonView, PlainView, TerminalView, View
 from agent.settings import Settings, load_settings, unknown_variables
 from agent.throttle import OncePer
@@ -26,6 +27,9 @@ from pipelines.payload import encode_path
 
 POLL = 0.25
 """Seconds between two looks at the hub's status."""
+
+IDLE_POLL = 2.0
+"""The same while there is nothing to do: looking costs a little each time."""
 
 HUB_SILENCE = 600.0
 """Seconds without an answer from the hub after which a run with `--once` gives up."""
@@ -37,11 +41,11 @@ ALL_WELL, INTERRUPTED, LEFT_OVER = 0, 130, 3
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=click.UNPROCESSED)
 @click.option("--once", is_flag=True, help="End when every job is settled or past its third retry.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON event a line, for machines.")
 @click.option("--samples", is_flag=True, help="Use a small sample set that is synthesised on the spot.")
-def up(paths: tuple[Path, ...], once: bool, as_json: bool, samples: bool) -> None:
+def up(paths: tuple[str, ...], once: bool, as_json: bool, samples: bool) -> None:
     """Take folders (or files) of music through all lanes.
 
     Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane. Ctrl-C ends
@@ -49,6 +53,7 @@ def up(paths: tuple[Path, ...], once: bool, as_json: bool, samples: bool) -> Non
     """
     settings = load_settings()
     roots = [_root(path) for path in paths]
+    _tools_are_there()
     if not roots and once and not samples:
         raise click.UsageError("nothing to do: give a folder of music, or --samples")
     view = _view(as_json)
@@ -63,18 +68,39 @@ def up(paths: tuple[Path, ...], once: bool, as_json: bool, samples: bool) -> Non
     sys.exit(code)
 
 
+def _tools_are_there() -> None:
+    """What every file would fail for is said once, before anything starts."""
+    from pipelines.errors import ToolMissing
+    from pipelines.music.ffmpeg import ffmpeg_path
+
+    try:
+        ffmpeg_path()
+    except ToolMissing as error:
+        raise StartError(f"{error} (`phaze doctor` looks at everything)") from None
+    if importlib.util.find_spec("essentia") is None:
+        raise StartError(
+            "essentia is not installed; pip install 'phaze-agent[music]' (`phaze doctor` looks at everything)"
+        )
+
+
 def _view(as_json: bool) -> View:
     if as_json:
         return JsonView()
     return TerminalView() if sys.stderr.isatty() else PlainView()
 
 
-def _root(path: Path) -> Path:
-    absolute = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - resolve() would follow a linked music folder
-    if not absolute.exists():
-        raise UserError(f"{path} does not exist; give a folder of music, or one file")
+def _root(text: str) -> Path:
+    if not text:
+        raise WrongUse("an empty path was given; give a folder of music, or one file ('.' for this folder)")
+    absolute = Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100 - resolve() would follow a linked folder
+    try:
+        absolute.stat()
+    except FileNotFoundError:
+        raise WrongUse(f"{text} does not exist; give a folder of music, or one file") from None
+    except OSError as error:
+        raise WrongUse(f"{text} cannot be reached ({error.strerror}); give a folder of music, or one file") from None
     if not os.access(absolute, os.R_OK):
-        raise UserError(f"{path} cannot be read by this user; change its permissions, or run as another user")
+        raise WrongUse(f"{text} cannot be read by this user; change its permissions, or run as another user")
     return absolute
 
 
@@ -115,10 +141,9 @@ class Run:
                 if self.roots:
                     await self._request_scans(client)
                 status = await self._follow(client)
-            if not self._stop.is_set():
-                self.view.close()
         finally:
             await fleet.stop()
+            self.view.close()
         return await asyncio.to_thread(self._report, status)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
@@ -144,10 +169,22 @@ class Run:
         self._stop.set()
 
     async def _request_scans(self, client: httpx.AsyncClient) -> None:
+        """Ask for them until the hub has taken them: it may just be started again. Asking twice scans once."""
         body = {"agent_id": self.settings.agent_id, "roots": [encode_path(root) for root in self.roots]}
-        response = await client.post("/api/scans", json=body)
-        if response.status_code != httpx.codes.OK:
-            raise UserError(f"the hub did not take the scan ({response.status_code}): {response.text[:300]}")
+        deadline = time.monotonic() + HUB_SILENCE
+        while not self._stop.is_set():
+            try:
+                response = await client.post("/api/scans", json=body)
+                if response.status_code == httpx.codes.OK:
+                    return
+                problem = f"{response.status_code}: {response.text[:300]}"
+                if response.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                    raise UserError(f"the hub did not take the scan ({problem})")
+            except httpx.HTTPError as error:
+                problem = str(error) or repr(error)
+            if time.monotonic() > deadline:
+                raise UserError(f"the hub did not take the scan within {HUB_SILENCE:.0f} s ({problem})")
+            await asyncio.sleep(POLL)
 
     async def _follow(self, client: httpx.AsyncClient) -> dict[str, Any]:
         """Show progress until stopped, or with `once` until nothing is left to wait for. Returns the last status."""
@@ -181,7 +218,7 @@ class Run:
                     f"the hub has not answered for {HUB_SILENCE:.0f} s; see {self.settings.data_dir / 'logs'}"
                 )
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL):
+                async with asyncio.timeout(IDLE_POLL if status.get("idle") and not self.once else POLL):
                     await self._stop.wait()
         return status
 

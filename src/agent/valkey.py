@@ -78,10 +78,13 @@ class Valkey:
         await self.program.start()
         deadline = time.monotonic() + START_TIMEOUT
         while not await self.answers():
-            if self.program.early_deaths or time.monotonic() > deadline:
+            if self.program.gave_up or time.monotonic() > deadline:
                 await self.stop()
-                said = log.read_bytes()[offset:].decode("utf-8", "replace").strip().splitlines()[-5:]
-                raise ValkeyError(f"the embedded Valkey in {self.folder} did not start: " + " | ".join(said))
+                said = log.read_bytes()[offset:].decode("utf-8", "replace").strip().splitlines()[-3:]
+                raise ValkeyError(
+                    f"the embedded Valkey in {self.folder} did not start; if its files are damaged, move it away "
+                    "(what was queued is asked for again from the catalogue). It said: " + " | ".join(said)
+                )
             await asyncio.sleep(0.02)
 
     async def answers(self) -> bool:

@@ -15,6 +15,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from agent import logs
+from agent.cancelling import end
 from agent.children import Children
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
@@ -110,9 +111,7 @@ class AgentWorker:
         try:
             await self._worker.start()
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await end(background)
             await self.children.close()
             await self.relay.drain(timeout=5.0)
             await self.relay.close()

@@ -22,13 +22,15 @@ def encode_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def decode_path(encoded: str) -> Path:
-    """The same file again, whatever its bytes."""
+    """The same file again, whatever its bytes. Raises ValueError if `encoded` is not ASCII, as nothing encoded is."""
+    if not encoded.isascii():
+        raise ValueError(f"{encoded!r} is not percent-encoded; use encode_path")
     return Path(os.fsdecode(unquote_to_bytes(encoded)))
 
 
 def display_path(encoded: str) -> str:
     """For people: UTF-8 where it is, replacement characters where not, no control characters."""
-    text = unquote_to_bytes(encoded).decode("utf-8", "replace")
+    text = unquote_to_bytes(encoded.encode("utf-8", "replace")).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

@@ -45,6 +45,12 @@ def spin() -> None:
         pass
 
 
+def spin_for(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
 def spin_in_c(seconds: float) -> None:
     """Holds the GIL and the interpreter, as essentia does: no signal handler of Python's runs meanwhile."""
     libc = ctypes.PyDLL(None)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -58,18 +61,23 @@ async def wish(ctx: TaskContext, payload: Wish) -> Echo:
                 await ctx.report(Echo(text=text))
         case "nap":
             await asyncio.sleep(payload.seconds)
+        case "child-spin":
+            await ctx.child(work.spin_for, payload.seconds)
         case "child-nap":
             await ctx.child(work.nap, payload.seconds)
     return Echo(text=payload.do)
 
 
 def register() -> None:
-    """Put `wish` on the meta lane of this process."""
-    lanes.LANE_TASKS["meta"]["wish"] = "tests.agent.tasks:wish"
+    """Put `wish` on every lane of this process."""
+    for tasks in lanes.LANE_TASKS.values():
+        tasks["wish"] = "tests.agent.tasks:wish"
 
 
 if __name__ == "__main__":
     from agent.worker import worker
 
     register()
+    if place := os.environ.get("TEST_LOADED_MODULES"):
+        atexit.register(lambda: Path(place).write_text("\n".join(sys.modules), "utf-8"))
     worker()

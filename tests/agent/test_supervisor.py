@@ -84,7 +84,7 @@ def test_a_supervised_program_dies_with_its_supervisor(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import subprocess, sys, time
-            from agent import lifeline
+            from pipelines import lifeline
             child = subprocess.Popen(lifeline.command("/bin/sleep", "600"))
             time.sleep(0.5)
             print(child.pid, flush=True)

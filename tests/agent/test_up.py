@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,14 @@ class Up:
         finally:
             connection.close()
 
+    def active(self) -> list[str]:
+        """The tasks that run now, as the hub says."""
+        with contextlib.suppress(OSError, ValueError):
+            url = (self.data / "hub.url").read_text("utf-8").strip()
+            with urllib.request.urlopen(f"{url}/api/status", timeout=5) as answer:
+                return [row["task"] for row in json.load(answer)["active"]]
+        return []
+
     def nobody_left(self, within: float = 10) -> bool:
         deadline = time.monotonic() + within
         while self.family():
@@ -222,15 +231,23 @@ def test_ctrl_c_ends_everything_within_the_grace_and_the_next_start_goes_on(
     assert len(again.results("extract_file_metadata")) == 4
 
 
-def test_nobody_survives_a_killed_parent_and_nothing_is_lost(start: Callable[..., Up], few: Path) -> None:
+def test_nobody_survives_a_killed_parent_and_what_was_recorded_stays_as_it_was(
+    start: Callable[..., Up], few: Path
+) -> None:
     up = start(few, "--once")
     up.until(lambda: len(up.results("extract_file_metadata")) >= 1)
     up.until(lambda: len(up.family()) > 7)
     up.process.send_signal(signal.SIGKILL)
     assert up.end() == -signal.SIGKILL
     assert up.nobody_left()
+    before = {(row["service"], row["record_id"]): dict(row) for row in up.results()}
+    assert before
     again = start(few, "--once")
     assert again.end() == 3
+    after = {(row["service"], row["record_id"]): dict(row) for row in again.results()}
+    for key, row in before.items():
+        kept = ("version", "token", "outcome", "result", "started_at", "finished_at", "attempts")
+        assert {name: after[key][name] for name in kept} == {name: row[name] for name in kept}
     for service in ("extract_file_metadata", "fingerprint_file", "process_file"):
         assert len(again.results(service)) == 4
 
@@ -299,7 +316,7 @@ def test_a_long_data_folder_and_odd_file_names_work(
     mp3 = next(sample.path for sample in samples if sample.path.suffix == ".mp3")
     for name in names:
         shutil.copy(mp3, os.path.join(os.fsencode(folder), name))  # noqa: PTH118 - the names are bytes
-    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep = tmp_path / ("d" * 60) / 'a "b" #1 ?x=%41'
     up = Up(deep, folder, "--once")
     try:
         assert up.end() == 0, up.err
@@ -309,12 +326,59 @@ def test_a_long_data_folder_and_odd_file_names_work(
         up.clean()
 
 
-def test_the_socket_of_the_queue_server_is_this_users_alone(start: Callable[..., Up], few: Path) -> None:
+def test_real_music_goes_through(start: Callable[..., Up], tmp_path: Path) -> None:
+    album = Path("/usr/share/games/singularity/music")
+    if not album.is_dir():
+        assert not os.environ.get("CI"), "CI wants the Debian package singularity-music (tests/system-packages)"
+        pytest.skip("the Debian package singularity-music is not installed")
+    folder = tmp_path / "album"
+    folder.mkdir()
+    for name in ("lose/Chimes They Fade.ogg", "lose/March Thee to Dis.ogg", "win/Apex Aleph.ogg"):
+        shutil.copy(album / name, folder)
+    up = start(folder, "--once")
+    assert up.end() == 0, up.err
+    rows = {row["title"]: row for row in tracks(up.data)}
+    assert rows.keys() == {"Chimes They Fade", "March Thee to Dis", "Apex Aleph"}
+    for row in rows.values():
+        assert row["artist"] == "Maxstack"
+        assert 40 < row["duration"] < 120
+        assert row["bpm"]
+        assert row["camelot"]
+        assert -30 < row["loudness"] < -8
+        assert (row["problems"], row["pending"], row["duplicates"]) == ([], [], None)
+
+
+def test_python_files_in_the_music_folder_are_not_run(
+    start: Callable[..., Up], few: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("redis", "essentia", "click", "saq"):
+        (few / f"{name}.py").write_text("open('ran', 'w').close(); raise SystemExit(9)", "utf-8")
+    monkeypatch.chdir(few)
+    up = start(".", "--once", PYTHONSAFEPATH="1")
+    assert up.end() == 3, up.err
+    assert not (few / "ran").exists()
+
+
+def test_interruptions_use_up_no_attempts(start: Callable[..., Up], few: Path) -> None:
+    for _ in range(4):
+        up = start(few, "--once", PHAZE_SHUTDOWN_GRACE="0")
+        up.until(lambda up=up: "process_file" in up.active() or len(up.results("process_file")) == 4)
+        up.process.send_signal(signal.SIGINT)
+        assert up.end() == 130
+    last = start(few, "--once")
+    assert last.end() == 3
+    assert {row["attempts"] for row in last.results()} == {1}
+
+
+def test_what_is_in_the_data_folder_is_this_users_alone(start: Callable[..., Up], few: Path) -> None:
+    data = few.parent / "data"
+    data.mkdir(mode=0o755)
+    (data / "agent.token").write_text("x" * 40, "ascii")
     up = start(few)
-    up.until(lambda: (up.data / "redis.url").exists())
+    up.until(lambda: (up.data / "hub.url").exists() and (up.data / "logs" / "worker-io.log").exists())
     url = (up.data / "redis.url").read_text("utf-8")
     assert url.startswith("unix://")
-    assert Path(url.removeprefix("unix://")).stat().st_mode & 0o077 == 0
-    for secret in ("agent.token", "redis.url"):
-        if (up.data / secret).exists():
-            assert (up.data / secret).stat().st_mode & 0o077 == 0
+    private = [Path(url.removeprefix("unix://")), *(path for path in up.data.rglob("*") if path.name != "agent.token")]
+    assert len(private) > 8
+    for path in private:
+        assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path

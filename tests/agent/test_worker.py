@@ -24,6 +24,8 @@ from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.settings import load_settings
 from agent.worker import AgentWorker
+from pipelines.music.samples import write_samples
+from pipelines.payload import encode_path
 from tests.conftest import REPO
 from tests.control_plane import ControlPlane
 
@@ -182,6 +184,20 @@ async def test_a_killed_workers_job_is_taken_over_by_another(worker: Process, pl
     assert plane.entries == []
 
 
+async def test_a_job_that_runs_longer_than_its_lease_starts_once_and_the_agent_goes_on_beating(
+    worker: Process, plane: ControlPlane, tmp_path: Path
+) -> None:
+    await worker.start(lane="analyze")
+    await worker.start(lane="analyze", PHAZE_AGENT_HEARTBEAT="false")
+    queue = RedisQueue(worker.producer.redis, name=queue_name(AGENT, "analyze"))
+    note = tmp_path / "starts"
+    await queue.enqueue("wish", key="wish:1", version="v", do="child-spin", seconds=22.0, note=str(note))
+    await plane.until(lambda: len(plane.entries) == 1, within=60)
+    assert len(note.read_text("utf-8").splitlines()) == 1
+    assert plane.entries[0]["attempts"] == 1
+    assert plane.beats
+
+
 async def test_sigterm_lets_a_running_job_finish_and_takes_no_new_one(worker: Process, plane: ControlPlane) -> None:
     await worker.start(PHAZE_LANE_META_CONCURRENCY="1")
     await worker.wish("long", do="nap", seconds=2.0)
@@ -210,15 +226,32 @@ async def test_sigterm_hands_back_what_does_not_finish_in_time(worker: Process, 
     assert plane.entries == []
 
 
-@pytest.mark.parametrize("lane", ["io", "meta", "analyze", "fingerprint"])
-async def test_no_worker_process_imports_numeric_libraries_and_light_ones_stay_small(
-    worker: Process, lane: str
+@pytest.mark.parametrize(
+    ("lane", "task"),
+    [
+        ("io", None),
+        ("meta", "extract_file_metadata"),
+        ("analyze", "process_file"),
+        ("fingerprint", "fingerprint_file"),
+    ],
+)
+async def test_a_worker_that_has_done_a_job_imported_no_numeric_library_and_is_small(
+    worker: Process, plane: ControlPlane, tmp_path: Path, lane: str, task: str | None
 ) -> None:
-    pid = await worker.start(lane=lane, module="agent.cli")
-    maps = Path(f"/proc/{pid}/maps").read_text("utf-8")
-    for library in ("essentia", "tensorflow", "numpy", "mutagen"):
-        assert f"/{library}" not in maps
+    loaded = tmp_path / "modules"
+    pid = await worker.start(lane=lane, TEST_LOADED_MODULES=str(loaded))
+    if task is not None:
+        song = write_samples(tmp_path / "samples")[0].path
+        arguments = {"version": "v", "path": encode_path(song), "size": song.stat().st_size}
+        queue = RedisQueue(worker.producer.redis, name=queue_name(AGENT, lane))
+        await queue.enqueue(task, key=f"{task}:1", **arguments)
+        await plane.until(lambda: len(plane.entries) == 1, within=60)
+        assert plane.entries[0]["outcome"] == "done"
     assert psutil.Process(pid).memory_info().rss < 80 * 2**20
+    await worker.stop()
+    modules = set(loaded.read_text("utf-8").split())
+    assert {"saq", "redis"} <= modules
+    assert not modules & {"essentia", "tensorflow", "numpy", "mutagen", "imageio_ffmpeg"}
 
 
 @pytest.mark.parametrize("lane", ["analyze", "meta"])

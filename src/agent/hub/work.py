@@ -70,6 +70,8 @@ class ScanResult:
     files: int
     error_count: int
     errors: list[dict[str, str]]
+    passed_over: dict[str, int]
+    """`other`: files of other kinds, `links`, `special`: pipes and devices, `gone`: tracks that are no longer there."""
 
 
 def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
@@ -81,5 +83,7 @@ def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
         report = report_of(json.loads(row.report or "{}")) or ScanReport()
         errors = [{"path": display_path(error.path), "reason": error.reason} for error in report.errors]
         count = max(report.error_count, len(errors))
-        found.append(ScanResult(display_path(row.root), row.state, row.reason, report.files, count, errors))
+        passed_over = {"other": report.other, "links": report.links, "special": report.special, "gone": row.gone or 0}
+        root = display_path(row.root)
+        found.append(ScanResult(root, row.state, row.reason, report.files, count, errors, passed_over))
     return found

@@ -35,7 +35,10 @@ MAX_BACKOFF = 30.0
 REFUSED_KEPT = 10_000
 """Entries that the control plane would not take, kept for the operator, newest last."""
 
-TOO_LARGE = "too large for the control plane"
+REFUSED_BODY = frozenset({400, 413, 422})
+"""Answers that say that the body is at fault: it is sent again in halves, down to the entry that spoils it."""
+
+NOT_TAKEN = "the control plane does not take its like: too large, or not well formed"
 
 
 class Refused(Exception):
@@ -109,7 +112,7 @@ class Relay:
             if answer is None and len(batch) > 1:
                 self._most = max(1, len(batch) // 2)
                 return True
-            refusals |= {0: TOO_LARGE} if answer is None else {sent[index]: reason for index, reason in answer.items()}
+            refusals |= {0: NOT_TAKEN} if answer is None else {sent[index]: reason for index, reason in answer.items()}
         self._most = min(self._most * 2, BATCH_ENTRIES)
         async with self._redis.pipeline(transaction=True) as pipe:
             for index, reason in refusals.items():
@@ -135,11 +138,11 @@ class Relay:
         return batch
 
     async def _post(self, entries: list[bytes]) -> dict[int, str] | None:
-        """index -> reason of the entries that were refused one by one; None if they are too large together."""
+        """index -> reason of the entries that were refused one by one; None if the body as a whole was."""
         # Spliced, not decoded and encoded again: what was settled is what arrives.
         body = b'{"entries":[' + b",".join(entries) + b"]}"
         response = await self._client.post(self._path, content=body, headers={"Content-Type": "application/json"})
-        if response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+        if response.status_code in REFUSED_BODY:
             return None
         if response.status_code != httpx.codes.OK:
             raise Refused(f"{self._client.base_url} answered {response.status_code}: {response.text[:200]}")
@@ -155,7 +158,8 @@ class Relay:
 
 
 def _is_json(raw: bytes) -> bool:
+    """Whether it can stand in the middle of a JSON body: an object in UTF-8, without a byte order mark."""
     try:
-        return isinstance(json.loads(raw), dict)
+        return isinstance(json.loads(raw.decode("utf-8")), dict)
     except (ValueError, RecursionError):
         return False

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from saq import Worker
 from saq.types import JobTaskContext
 
+from agent.cancelling import end
 from agent.phoenix import keys
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, Quarantined, Result, version_of
@@ -434,10 +435,7 @@ class LaneWorker(Worker[Any]):
             await asyncio.wait([self._pump_task], timeout=SETTLE_AT_STOP)
         self._leases.stop()
         leftover = [task for task in (self._pump_task, self._waiter, *self.tasks) if task is not None]
-        for task in leftover:
-            task.cancel()
-        if leftover:
-            await asyncio.wait(leftover, timeout=self._cancellation_hard_deadline_s)
+        await end(leftover, within=self._cancellation_hard_deadline_s)
         self.pool.shutdown(False, cancel_futures=True)
         if self.shutdown:
             callbacks = [self.shutdown] if callable(self.shutdown) else self.shutdown

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO
 
+from pipelines import lifeline
 from pipelines.errors import InputRejected
 
 SIDE = "{side}"
@@ -31,6 +32,11 @@ MEMORY = 1 << 30
 
 SIDE_LIMIT = 64 << 20
 """Bytes kept from the side channel; a raw fingerprint is 116 kB an hour."""
+
+CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
+)
+"""What a program does to itself; any other signal comes from outside."""
 
 _SIGNAL = re.compile(r"Exiting normally, received signal (\d+)")
 
@@ -87,7 +93,7 @@ class FfmpegStream:
         argv[1:1] = ["-timelimit", str(max(1, int(budget.cpu)))]
         try:
             self._process = subprocess.Popen(
-                argv,
+                lifeline.command(*argv),  # a stopped or hung one would not notice that its reader is gone
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -168,7 +174,7 @@ class FfmpegStream:
         number = -self.code if self.code < 0 else int(received.group(1)) if received else 0
         if number == signal.SIGXCPU:
             raise InputRejected("too-slow", f"over {self._budget.cpu:.0f} s of CPU to decode")
-        if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):  # memory ended, or somebody: not the file
+        if number and number not in CRASHES:  # memory ended, a terminal closed, somebody: not the file
             raise OSError(f"ffmpeg was ended from outside by {signal.Signals(number).name}")
         if number:
             raise InputRejected("decoder-crash", f"ffmpeg died of {signal.Signals(number).name}")

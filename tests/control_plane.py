@@ -45,6 +45,8 @@ class ControlPlane:
         self.answers: list[Answer] = []
         self.limit: Callable[[dict[str, Any]], bool] = lambda _body: False
         """Whether a request's body is too large: answered with 413."""
+        self.spoilt: Callable[[dict[str, Any]], bool] = lambda _body: False
+        """Whether a request's body is at fault: answered with 400."""
         self.entries: list[dict[str, Any]] = []
         self.beats: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
@@ -55,6 +57,8 @@ class ControlPlane:
         self.requests.append({"authorization": request.headers.get("authorization"), **body})
         if self.limit(body):
             return Response("too large", status_code=413)
+        if self.spoilt(body):
+            return Response("not well formed", status_code=400)
         response = (self.answers.pop(0) if self.answers else accept)(body)
         if response.status_code == 200:
             with contextlib.suppress(ValueError, TypeError):

@@ -17,7 +17,6 @@ from agent.settings import Settings
 from agent.tracks import print_table, problem_text
 from pipelines.payload import display_path, encode_path
 
-
 PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone"}
 """In the singular; `plural` knows none of them better."""
 

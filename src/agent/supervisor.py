@@ -57,7 +57,7 @@ class Supervised:
 
     async def start(self) -> None:
         """Start it, and keep it running from now on. Raises OSError if it cannot be started at all."""
-        self._stopping = False
+        self._stopping, self.gave_up, self.early_deaths = False, False, 0
         await self._launch()
         self._keeper = asyncio.create_task(self._keep(), name=f"keep-{self.name}")
 

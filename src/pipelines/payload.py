@@ -22,9 +22,7 @@ def encode_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def decode_path(encoded: str) -> Path:
-    """The same file again, whatever its bytes. Raises ValueError if `encoded` is not ASCII, as nothing encoded is."""
-    if not encoded.isascii():
-        raise ValueError(f"{encoded!r} is not percent-encoded; use encode_path")
+    """The same file again, whatever its bytes. Raises ValueError for a lone surrogate, which nothing encoded holds."""
     return Path(os.fsdecode(unquote_to_bytes(encoded)))
 
 

@@ -38,12 +38,20 @@ def file_id_of(record_id: str) -> int | None:
     return int(record_id) if record_id.isascii() and record_id.isdigit() and len(record_id) < 19 else None
 
 
-def files_of(connection: sa.Connection, record_id: str, version: str) -> set[int]:
-    """The files that a result speaks of: the record's own, and all others with the same content."""
-    sha256 = version.partition(":")[0]
-    same_content = files.c.sha256 == sha256
+def is_news(connection: sa.Connection, service: str, version: str, outcome: str) -> bool:
+    """Whether a result of this outcome, not recorded yet, tells other files with the same content something new."""
+    known = sa.select(results.c.token).where(
+        results.c.version == version, results.c.service == service, results.c.outcome.in_(FOUND)
+    )
+    return outcome in FOUND and connection.execute(known.limit(1)).one_or_none() is None
+
+
+def files_of(connection: sa.Connection, record_id: str, version: str, *, all_of_content: bool) -> set[int]:
+    """The files that a result speaks of: the record's own, and if asked all others with the same content."""
     file_id = file_id_of(record_id)
-    mine = same_content if file_id is None else sa.or_(files.c.id == file_id, same_content)
+    mine = files.c.id == (-1 if file_id is None else file_id)
+    if all_of_content:
+        mine = sa.or_(mine, files.c.sha256 == version.partition(":")[0])
     return set(connection.scalars(sa.select(files.c.id).where(mine)))
 
 
@@ -77,20 +85,30 @@ def _refresh_chunk(connection: sa.Connection, ids: list[int]) -> None:
 
 
 def _current_results(connection: sa.Connection, present: Sequence[sa.Row[Any]]) -> dict[tuple[int, str], sa.Row[Any]]:
-    """(file id, service) -> the result that settles it."""
+    """(file id, service) -> the result that settles it: the file's own, else one of the same content."""
     versions = sorted({version_for(service, row.sha256) for row in present for service in FILE_TASKS})
-    by_version: dict[tuple[str, str], list[sa.Row[Any]]] = {}
     wanted = results.c.version.in_(values_of(versions))
-    for result in connection.execute(sa.select(results).where(wanted).order_by(results.c.token.desc())):
-        by_version.setdefault((result.service, result.version), []).append(result)
+    mine = results.c.record_id.in_(values_of([str(row.id) for row in present]))
+    own = {
+        (result.record_id, result.service, result.version): result
+        for result in connection.execute(sa.select(results).where(wanted, mine))
+    }
+    # Of SQLite: beside one MAX() the other columns come from the row that has it. One row a content, however many
+    # files share it.
+    last = sa.func.max(results.c.token)
+    by_content = sa.select(results, last).where(wanted, results.c.outcome.in_(FOUND))
+    shared = {
+        (result.service, result.version): result
+        for result in connection.execute(by_content.group_by(results.c.service, results.c.version))
+    }
     found: dict[tuple[int, str], sa.Row[Any]] = {}
     for row in present:
         for service in FILE_TASKS:
-            candidates = by_version.get((service, version_for(service, row.sha256)), [])
-            settling = [result for result in candidates if settles(result, row)]
-            own = [result for result in settling if result.record_id == str(row.id)]
-            if settling:
-                found[row.id, service] = (own or settling)[0]
+            version = version_for(service, row.sha256)
+            for result in (own.get((str(row.id), service, version)), shared.get((service, version))):
+                if result is not None and settles(result, row):
+                    found[row.id, service] = result
+                    break
     return found
 
 

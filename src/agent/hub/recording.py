@@ -63,11 +63,12 @@ def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[i
             raise EntryRefused(f"{entry.service} has no parts; only {SCAN} reports in parts")
         return scans.record_part(connection, agent_id, entry)
     _own(connection, agent_id, entry)
+    news = derived.is_news(connection, entry.service, entry.version, entry.outcome)
     _upsert_result(connection, agent_id, entry)
     if entry.service == SCAN:
         return scans.close(connection, agent_id, entry)
     _free_the_key(connection, entry)
-    return derived.files_of(connection, entry.record_id, entry.version)
+    return derived.files_of(connection, entry.record_id, entry.version, all_of_content=news)
 
 
 def _check(entry: Entry) -> None:

@@ -48,7 +48,10 @@ class _Part(BaseModel):
 
 def clean_root(root: str) -> str:
     """The one spelling of a percent-encoded absolute folder. Raises ScanRefused."""
-    path = os.fspath(decode_path(root))
+    try:
+        path = os.fspath(decode_path(root))
+    except ValueError:
+        raise ScanRefused(f"{root!r} is not a percent-encoded path") from None
     if not path.startswith("/") or "\0" in path:
         raise ScanRefused(f"{root!r} is not an absolute path; give the percent-encoded absolute path of a folder")
     return encode_path("/" + os.path.normpath(path).lstrip("/"))
@@ -100,7 +103,9 @@ def close(connection: sa.Connection, agent_id: str, entry: Entry) -> set[int]:
         )
     )
     unread = _unread(entry)
-    return set() if unread is None else _mark_gone(connection, agent_id, scan, unread)
+    gone = set() if unread is None else _mark_gone(connection, agent_id, scan, unread)
+    connection.execute(sa.update(scans).where(scans.c.id == scan.id).values(gone=len(gone)))
+    return gone
 
 
 def report_of(document: object) -> ScanReport | None:

@@ -35,6 +35,7 @@ scans = sa.Table(
     sa.Column("finished_at", sa.Float),
     sa.Column("reason", sa.Text),
     sa.Column("report", sa.Text),  # JSON of the closing result: counts and errors
+    sa.Column("gone", sa.Integer),  # tracks that it proved to be gone
     sa.Index("ix_scans_open", "agent_id", "root", sqlite_where=sa.text("state = 'open'")),
 )
 

@@ -96,8 +96,11 @@ class LaneQueue(RedisQueue):
         for name, value in fields.items():
             setattr(job, name, value)
         job.touched = now()
+        stored = self.copy(job)
+        stored.attempts = run.attempts - 1  # the attempt counts once it has failed, not while it runs
         lock = keys.lock_key(run.service, run.record)
-        return bool(await self.scripts("update", self.keys, [run.id, self.serialize(job), job.status, lock, run.token]))
+        arguments = [run.id, self.serialize(stored), Status.ACTIVE, lock, run.token]
+        return bool(await self.scripts("update", self.keys, arguments))
 
     # What SAQ's API does here.
 

@@ -94,7 +94,7 @@ async def test_a_batch_too_large_for_the_control_plane_is_halved_down_to_the_one
     assert json.loads(kept[b"entry"])["record_id"] == "huge"
 
 
-async def test_ten_thousand_entries_go_in_bounded_batches(redis: Redis, plane: ControlPlane, relay: Relay) -> None:
+async def test_two_thousand_entries_go_in_bounded_batches(redis: Redis, plane: ControlPlane, relay: Relay) -> None:
     async with redis.pipeline(transaction=False) as pipe:
         for i in range(2_000):
             pipe.xadd(outbox_key(QUEUE), {b"entry": entry(str(i)).model_dump_json()})
@@ -104,15 +104,59 @@ async def test_ten_thousand_entries_go_in_bounded_batches(redis: Redis, plane: C
     assert max(len(request["entries"]) for request in plane.requests) <= 200
 
 
+@pytest.mark.parametrize(
+    "poison",
+    [
+        b"{not json",
+        b"",
+        b"[1]",
+        b"{}}, {",
+        b'\xef\xbb\xbf{"a": 1}',
+        '{"a": 1}'.encode("utf-16"),
+        b'{"a": "\xff"}',
+        b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
 async def test_an_entry_nobody_can_decode_does_not_stop_the_others(
-    redis: Redis, plane: ControlPlane, relay: Relay
+    redis: Redis, plane: ControlPlane, relay: Relay, poison: bytes
 ) -> None:
-    await redis.xadd(outbox_key(QUEUE), {b"entry": b"{not json"})
+    await put(redis, "0")
+    await redis.xadd(outbox_key(QUEUE), {b"entry": poison})
     await redis.xadd(outbox_key(QUEUE), {b"other": b"field"})
     await put(redis, "1")
     assert await relay.drain(10)
-    assert [e["record_id"] for e in plane.entries] == ["1"]
+    assert [e["record_id"] for e in plane.entries] == ["0", "1"]
     assert await redis.xlen(refused_key(QUEUE)) == 2
+
+
+async def test_an_entry_that_spoils_every_body_it_is_in_is_found_by_halving(
+    redis: Redis, plane: ControlPlane, relay: Relay
+) -> None:
+    await put(redis, *map(str, range(6)))
+    await put(redis, "poison")
+    await put(redis, *map(str, range(6, 12)))
+    plane.spoilt = lambda body: any(e["record_id"] == "poison" for e in body["entries"])
+    assert await relay.drain(10)
+    assert [e["record_id"] for e in plane.entries] == [str(i) for i in range(12)]
+    assert await redis.xlen(refused_key(QUEUE)) == 1
+
+
+async def test_a_fault_of_ours_does_not_end_the_delivery(
+    redis: Redis, plane: ControlPlane, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, faults = relay.deliver_batch, [ZeroDivisionError("a bug")]
+
+    async def faulty() -> bool:
+        if faults:
+            raise faults.pop()
+        return await right()
+
+    monkeypatch.setattr(relay, "deliver_batch", faulty)
+    await put(redis, "1")
+    running = asyncio.create_task(relay.run())
+    await plane.until(lambda: len(plane.entries) == 1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_the_loop_delivers_on_a_call_and_survives_a_control_plane_that_comes_late(redis: Redis) -> None:

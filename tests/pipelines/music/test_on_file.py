@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -67,6 +68,15 @@ async def test_no_task_takes_a_file_that_changed_since_the_scan(
 def test_a_file_that_changes_while_it_is_read_gives_no_result(path: Path, change: Callable[[Path], None]) -> None:
     with pytest.raises(InputChanged, match="changed while it was read"):
         on_file(scanned(path), change, path)
+
+
+def test_a_file_that_was_only_touched_is_the_one_that_was_scanned(path: Path) -> None:
+    payload = scanned(path).model_copy(update={"version": f"{hashlib.sha256(path.read_bytes()).hexdigest()}:1"})
+    touch_back(path)
+    assert on_file(payload, path.read_bytes) == b"0123456789"
+    rewrite(path)
+    with pytest.raises(InputChanged):
+        on_file(payload, path.read_bytes)
 
 
 def test_a_file_that_looks_corrupt_because_it_changed_is_not_rejected(path: Path) -> None:

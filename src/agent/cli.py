@@ -13,6 +13,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tracks": ("agent.tracks:tracks", "Show the tracks in the catalogue."),
     "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
+    "why": ("agent.operator.why:why", "Say where a job is and what it waits for."),
+    "dlq": ("agent.operator.letters:dlq", "Dead letters: list, show, replay, drop."),
+    "quarantine": ("agent.operator.letters:quarantine", "Quarantined jobs: list, show, replay, drop."),
+    "breaker": ("agent.operator.holds:breaker", "Circuit breakers: list, open, close, reset."),
+    "pause": ("agent.operator.holds:pause", "Take no more jobs of a lane or a task."),
+    "resume": ("agent.operator.holds:resume", "Let a paused lane or task go on."),
+    "forget": ("agent.operator.why:forget", "Forget that a record is done."),
     "worker": ("agent.worker:worker", "Run one lane's worker (PHAZE_AGENT_LANE)."),
     "hub": ("agent.hub.server:hub", "Run the hub: catalogue, reconciler, pages."),
 }

@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from agent import tracks
 from agent.hub.tracks import Track
@@ -43,10 +44,25 @@ def test_the_table_rounds_as_people_read(capsys: pytest.CaptureFixture[str]) -> 
         assert cell in text
 
 
-def test_unknown_is_empty_and_what_is_awaited_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    text = table_text(BARE, capsys=capsys)
-    assert "None" not in text
-    assert "waiting for analysis" in " ".join(text.split())
+def test_unknown_is_empty_and_what_is_awaited_is_said_under_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "None" not in table_text(BARE, capsys=capsys)
+    assert tracks.problem_lines([PLAIN, BARE], 10) == ["  /m/b: waiting for analysis"]
+    assert tracks.problem_lines([BARE] * 3, 1)[1:] == ["  ... and 2 more (--json has all)"]
+
+
+@pytest.mark.parametrize("width", [80, 90, 100, 120, 200])
+def test_no_number_is_cut_on_any_terminal(width: int) -> None:
+    out = io.StringIO()
+    long = replace(
+        PLAIN, artist="Kevin MacLeod and his orchestra of many", title="Dance of the Sugar Plum Fairy, again " * 3
+    )
+    Console(file=out, width=width).print(tracks.table_of([long, BARE], width))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3, "one line a track"
+    assert all(len(line) <= width for line in lines)
+    cells = ["3:07", "124.0", "A minor", "8A", "-9.3", "d1", *(["3.6", "1.23"] if width >= 100 else [])]
+    for cell in cells:
+        assert f" {cell} " in f"{lines[1]} "
 
 
 def test_a_problem_is_told_once_for_all_tasks_that_share_it() -> None:

@@ -189,7 +189,7 @@ def test_a_folder_goes_through_all_lanes_into_a_table_and_a_bad_file_into_a_row(
     problems = rows["broken.mp3"]["problems"]
     assert {problem["outcome"] for problem in problems} == {"rejected"}
     assert {problem["service"] for problem in problems} >= {"process_file", "fingerprint_file"}
-    assert "rejected: 1 file" in up.out
+    assert "rejected: 1 path" in up.out
     assert re.search(r"4 files, 1\.\d minutes of audio, in \d+:\d\d on \d+ cores?", up.out)
 
     again = start(few, "--once")
@@ -281,7 +281,7 @@ def test_a_second_one_on_the_same_data_folder_is_refused(start: Callable[..., Up
 
 def test_what_cannot_start_is_one_line(start: Callable[..., Up], tmp_path: Path) -> None:
     missing = start(tmp_path / "nowhere", "--once")
-    assert missing.end() == 1
+    assert missing.end() == 2
     assert missing.err.strip().endswith("nowhere does not exist; give a folder of music, or one file")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -295,7 +295,22 @@ def test_what_cannot_start_is_one_line(start: Callable[..., Up], tmp_path: Path)
     assert bad.err.strip() == (
         "phaze: PHAZE_LANE_META_CONCURRENCY=two should be a valid integer, unable to parse string as an integer"
     )
-    for run in (missing, busy, bad):
+    empty = start("", "--once")
+    assert empty.end() == 2
+    assert "an empty path was given" in empty.err
+    away = start(tmp_path, "--once", PHAZE_REDIS_URL="redis://:hidden@127.0.0.1:1")
+    assert away.end() == 1
+    assert "the server of PHAZE_REDIS_URL does not answer" in away.err
+    assert "hidden" not in away.err
+    toolless = start(tmp_path, "--once", PHAZE_FFMPEG="/nowhere/ffmpeg")
+    assert toolless.end() == 1
+    assert "PHAZE_FFMPEG=/nowhere/ffmpeg is not a program" in toolless.err
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "logs").write_text("a file where a folder should be", "utf-8")
+    blocked = start(tmp_path, "--once")
+    assert blocked.end() == 1
+    assert "PHAZE_DATA_DIR" in blocked.err
+    for run in (missing, busy, bad, empty, away, toolless, blocked):
         assert "Traceback" not in run.err
         assert run.nobody_left()
 
@@ -304,7 +319,7 @@ def test_an_empty_folder_ends_at_once_and_says_so(start: Callable[..., Up], tmp_
     (tmp_path / "empty").mkdir()
     up = start(tmp_path / "empty", "--once")
     assert up.end() == 3
-    assert "empty-folder" in up.out
+    assert "it holds nothing at all; is an archive mounted there?" in up.out
 
 
 def test_a_long_data_folder_and_odd_file_names_work(

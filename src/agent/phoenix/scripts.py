@@ -25,6 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "abort": ("claim", "abort"),
     "unpark": ("unpark",),
     "breaker": ("breaker",),
+    "replay": ("replay",),
 }
 """script -> the files that it consists of, after the prelude."""
 

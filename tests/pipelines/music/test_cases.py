@@ -87,7 +87,9 @@ for path in map(Path, sys.argv[1:]):
     begun = time.monotonic()
     row = {f.__name__: ask(f, path) for f in (analyze, fingerprint, read_metadata)}
     row |= {"name": path.name, "seconds": time.monotonic() - begun}
-    row["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not ru_maxrss: that of a program started by a large process begins with the large one's.
+    status = Path("/proc/self/status").read_text("ascii")
+    row["peak"] = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
     print(json.dumps(row, allow_nan=False), flush=True)
 """
 

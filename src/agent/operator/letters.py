@@ -1,0 +1,126 @@
+"""`phaze dlq` and `phaze quarantine`: list, show, replay, drop; by key, by task or all, with a dry run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable
+
+import click
+
+from agent.display import plural
+from agent.errors import WrongUse
+from agent.lanes import AGENT_TASKS
+from agent.operator.server import run, server
+from agent.phoenix import keys
+from agent.phoenix.endings import UNKNOWN_SERVICE
+from agent.phoenix.letters import Letter, Letters
+from agent.settings import load_settings
+
+SERVICES = (*AGENT_TASKS, UNKNOWN_SERVICE)
+
+
+def _group(name: str, place_of: Callable[[str], str], about: str) -> click.Group:
+    @click.group(name=name, help=about)
+    def group() -> None:
+        """Filled below."""
+
+    choose = (
+        click.argument("wanted", metavar="[KEY]...", nargs=-1),
+        click.option("--task", type=click.Choice(SERVICES), help="All of one task."),
+        click.option("--all", "everything", is_flag=True, help="All of them."),
+        click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
+    )
+
+    @group.command("list", help="One line each: key, age, attempts, error.")
+    @click.option("--task", type=click.Choice(SERVICES), help="Only one task's.")
+    @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
+    def list_(task: str | None, as_json: bool) -> None:
+        found = run(_all(place_of, task))
+        if as_json:
+            click.echo(json.dumps([letter.said for letter in found], indent=2))
+            return
+        for letter in found:
+            attempts = plural(int(letter.said.get("attempts") or 0), "attempt")
+            click.echo(f"{letter.key}  {_age(letter)}  {attempts}  {letter.error}")
+        click.echo(plural(len(found), "job"))
+
+    @group.command("show", help="Everything that is known of one.")
+    @click.argument("key")
+    def show(key: str) -> None:
+        for letter in run(_chosen(place_of, (key,), None, False)):
+            click.echo(json.dumps(letter.said, indent=2))
+
+    def act(command: str, doing: str, how: Callable[[Letters, Letter], Awaitable[str]], text: str) -> None:
+        def action(wanted: tuple[str, ...], task: str | None, everything: bool, dry_run: bool) -> None:
+            run(_act(place_of, wanted, task, everything, dry_run, doing, how))
+
+        for decorate in reversed(choose):
+            action = decorate(action)
+        group.command(command, help=text)(action)
+
+    async def replay(letters: Letters, letter: Letter) -> str:
+        return await letters.replay(letter)
+
+    async def drop(letters: Letters, letter: Letter) -> str:
+        return "dropped" if await letters.drop(letter) else "gone"
+
+    act("replay", "would be queued", replay, "Queue them again, as if they were new.")
+    act("drop", "would be dropped", drop, "Throw them away for good.")
+    return group
+
+
+async def _all(place_of: Callable[[str], str], task: str | None) -> list[Letter]:
+    async with server(load_settings()) as client:
+        return await Letters(client, place_of, SERVICES).all(task)
+
+
+async def _chosen(
+    place_of: Callable[[str], str], wanted: tuple[str, ...], task: str | None, everything: bool
+) -> list[Letter]:
+    if bool(wanted) + bool(task) + everything != 1:
+        raise WrongUse("name the jobs by key, or give --task, or --all")
+    found = await _all(place_of, task)
+    if not wanted:
+        return found
+    chosen = [letter for letter in found if letter.key in wanted]
+    if missing := set(wanted) - {letter.key for letter in chosen}:
+        raise WrongUse(f"there is no {', '.join(sorted(missing))}; `list` shows what there is")
+    return chosen
+
+
+async def _act(
+    place_of: Callable[[str], str],
+    wanted: tuple[str, ...],
+    task: str | None,
+    everything: bool,
+    dry_run: bool,
+    doing: str,
+    how: Callable[[Letters, Letter], Awaitable[str]],
+) -> None:
+    chosen = await _chosen(place_of, wanted, task, everything)
+    async with server(load_settings()) as client:
+        letters = Letters(client, place_of, SERVICES)
+        for letter in chosen:
+            click.echo(f"{letter.key}: {doing if dry_run else await how(letters, letter)}")
+    click.echo(plural(len(chosen), "job"))
+
+
+def _age(letter: Letter) -> str:
+    last = letter.said.get("last")
+    if not isinstance(last, int | float):
+        return ""
+    minutes = int(time.time() - last) // 60
+    return (
+        f"{minutes // 1440} d ago"
+        if minutes >= 1440
+        else f"{minutes // 60} h ago"
+        if minutes >= 60
+        else f"{minutes} min ago"
+    )
+
+
+dlq = _group("dlq", keys.dead_letters_key, "Dead letters: jobs whose record was not there.")
+quarantine = _group(
+    "quarantine", keys.quarantine_key, "Quarantine: jobs that cannot run as they are, or that kill what runs them."
+)

@@ -1,0 +1,96 @@
+"""Dead letters and quarantine: jobs that were set aside with the reason, to be looked at, replayed or dropped."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent.phoenix import keys
+from agent.phoenix.scripts import Scripts
+from agent.redis_client import reply
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+PAGE = 500
+"""Letters read at once."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One job that was set aside. `first` and `last`: Unix seconds of its enqueueing and of its end."""
+
+    place: str
+    """The list's key."""
+    raw: bytes
+    """As it stands there."""
+    said: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The job's key: `<task>:<record id>`."""
+        job_id = str(self.said.get("id", ""))
+        return job_id.split(":", 3)[3] if job_id.startswith(keys.JOB_PREFIX) else job_id
+
+    @property
+    def error(self) -> str:
+        """Its type and text, in one line."""
+        return " ".join(str(self.said.get("error", "")).split())
+
+
+class Letters:
+    """The letters of one kind: `place_of` is keys.dead_letters_key or keys.quarantine_key."""
+
+    def __init__(self, redis: Redis, place_of: Callable[[str], str], services: Iterable[str]) -> None:
+        self._redis = redis
+        self._scripts = Scripts(redis)
+        self._places = {service: place_of(service) for service in services}
+
+    async def all(self, service: str | None = None) -> list[Letter]:
+        """Every letter of one service, or of all of them, the oldest first."""
+        found: list[Letter] = []
+        for name, place in self._places.items():
+            if service is not None and name != service:
+                continue
+            start = 0
+            while rows := await reply(self._redis.lrange(place, start, start + PAGE - 1)):
+                found += [Letter(place, row, _said(row)) for row in rows]
+                start += PAGE
+        return found
+
+    async def counts(self) -> dict[str, int]:
+        """service -> letters, where there are any."""
+        counts = {name: int(await reply(self._redis.llen(place))) for name, place in self._places.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    async def replay(self, letter: Letter) -> str:
+        """Queue it again, as new: `queued`, `gone` or `waiting` (see replay.lua)."""
+        text = base64.b64decode(letter.said["job"])
+        answer = await self._scripts("replay", [letter.place], [letter.raw, letter.said["id"], _as_new(text)])
+        return str(answer.decode())
+
+    async def drop(self, letter: Letter) -> bool:
+        """Throw it away; False if it is gone already."""
+        return bool(await reply(self._redis.lrem(letter.place, 1, letter.raw)))  # type: ignore[arg-type]  # bytes work
+
+
+def _said(row: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(row)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _as_new(text: bytes) -> bytes:
+    """A job's text without its past; what nobody can decode stays as it is."""
+    try:
+        job = json.loads(text)
+        for name in ("attempts", "error", "started", "completed", "result", "progress", "worker_id", "group_key"):
+            job.pop(name, None)
+        return json.dumps({**job, "status": "queued"}).encode()
+    except (ValueError, AttributeError, TypeError):
+        return text

@@ -1,9 +1,10 @@
 """The thread that keeps leases alive, whatever the event loop is doing.
 
-It renews every `RENEW` seconds, on a connection of its own. It stops for a job at its deadline, and altogether when
-the event loop has not ticked for `WEDGED` seconds: then it ends the process, because a wedged worker must not look
-alive. A run whose renewal does not get through stays trusted until the lease's end, counted from before the last
-renewal that did was sent.
+It renews thrice per lease, on a connection of its own. It stops for a job at its deadline; a body that has not ended
+one renewal later blocks the event loop or ignores its cancellation, and the process ends before the lease does: nothing
+else keeps it from running beside its own retry. The same when the event loop has not ticked for `WEDGED` seconds: a
+wedged worker must not look alive. A run whose renewal does not get through stays trusted until the lease's end, counted
+from before the last renewal that did was sent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-RENEW = 5.0
+RENEWALS = 3
+"""Per lease: two may fail before it ends."""
+
 RETRY_RENEW = 0.5
 """Seconds until a renewal that failed is tried again."""
 
@@ -42,12 +45,10 @@ EXIT_WEDGED = 75
 class Leases:
     """`start()` in the event loop's thread; `tick()` from the loop once a second; `stop()` at the end."""
 
-    def __init__(
-        self, queue: LaneQueue, runs: Mapping[str, Run], *, renew: float = RENEW, wedged: float = WEDGED
-    ) -> None:
+    def __init__(self, queue: LaneQueue, runs: Mapping[str, Run], *, wedged: float = WEDGED) -> None:
         self._queue = queue
         self._runs = runs
-        self._renew_every = renew
+        self._renew_every = queue.lease / RENEWALS
         self._wedged = wedged
         self._ticked = time.monotonic()
         self._stopped = threading.Event()
@@ -81,6 +82,7 @@ class Leases:
             if time.monotonic() - self._ticked > self._wedged:
                 log.critical("worker.wedged", seconds=round(time.monotonic() - self._ticked), running=list(self._runs))
                 os._exit(EXIT_WEDGED)
+            self._end_if_unstoppable()
             try:
                 self._renew()
                 wait = self._renew_every
@@ -88,6 +90,13 @@ class Leases:
                 wait = RETRY_RENEW
                 log.debug("lease.renewal_failed", error=str(error))
             self._distrust()
+
+    def _end_if_unstoppable(self) -> None:
+        late = time.monotonic() - self._renew_every
+        for run in list(self._runs.values()):
+            if run.deadline < late:
+                log.critical("worker.unstoppable_job", task=run.service, record_id=run.record)
+                os._exit(EXIT_WEDGED)
 
     def _renew(self) -> None:
         now = time.monotonic()

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from saq.job import Job, Status
-from saq.queue.redis import RedisQueue
+from saq.queue.redis import PubSubMultiplexer, RedisQueue
 from saq.utils import now
 
 from agent.phoenix import keys
@@ -53,6 +53,7 @@ class LaneQueue(RedisQueue):
         self.lease = lease
         self.scripts = Scripts(redis)
         self.prefix = keys.job_prefix(name)
+        self._pubsub = PubSubMultiplexer(redis.pubsub(), prefix=self.prefix)  # SAQ's would hear `lane10` on `lane1`
         self.keys = (
             keys.queued_key(name),
             keys.active_key(name),

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "step": ("claim", "settle", "step"),
+    "step": ("claim", "aborted", "settle", "step"),
     "renew": ("renew",),
-    "upkeep": ("claim", "upkeep"),
+    "upkeep": ("claim", "aborted", "upkeep"),
     "update": ("update",),
-    "abort": ("claim", "abort"),
+    "abort": ("claim", "aborted", "abort"),
     "unpark": ("unpark",),
     "breaker": ("breaker",),
     "replay": ("replay",),

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -20,13 +18,15 @@ import structlog
 from redis.exceptions import RedisError
 from saq import Worker
 from saq.types import JobTaskContext
+from saq.worker import ensure_coroutine_function
 
 from agent.cancelling import end
 from agent.phoenix import keys
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, Quarantined, Result, version_of
-from agent.phoenix.lease import EXIT_WEDGED, Leases
-from agent.phoenix.queue import LEASE, LaneQueue
+from agent.phoenix.lease import Leases
+from agent.phoenix.queue import LaneQueue
+from agent.phoenix.ticks import Ticks
 from agent.redis_client import reply
 from agent.throttle import OncePer
 from pipelines.errors import ChildDied, RecordNotFoundError
@@ -45,9 +45,6 @@ IDLE_WAIT = 5
 
 ALONE_AFTER = 2
 """Takeovers after which a job runs alone, so that its next death can be told from bad luck."""
-
-UNSTOPPABLE_AFTER = 10.0
-"""Seconds that a body may ignore its cancellation; then the process ends, before the lease does."""
 
 SETTLE_AT_STOP = 5.0
 """Seconds that a stopping worker tries to hand over what has ended; what it cannot, its leases' ends will."""
@@ -109,8 +106,9 @@ class LaneWorker(Worker[Any]):
         self._waiter: asyncio.Task[None] | None = None
         self._complain = OncePer(60.0)
         self._leases = Leases(queue, self.runs)
-        self._handlers: dict[str, tuple[Handler, bool]] = {
-            name: (function, inspect.iscoroutinefunction(function)) for name, function in self.functions.items()
+        self._ticks = Ticks(queue, self.cron_jobs, self.cron_tz)
+        self._handlers: dict[str, Handler] = {
+            name: ensure_coroutine_function(function, self.pool) for name, function in self.functions.items()
         }
 
     # The pump.
@@ -259,7 +257,7 @@ class LaneWorker(Worker[Any]):
             return endings.quarantined(run, Quarantined(f"it ended its process {run.own_deaths} times"))
         if run.marker is not None and (answer := self._answer(run)) is not None:
             return answer
-        return await self._guarded(run, *handler)
+        return await self._guarded(run, handler)
 
     def _answer(self, run: Run) -> Ending | None:
         assert run.marker is not None
@@ -272,7 +270,7 @@ class LaneWorker(Worker[Any]):
             return None  # somebody wrote over it: as if there were none
         return self._endings.answered(run, marker, stored)
 
-    async def _guarded(self, run: Run, handler: Handler, is_coroutine: bool) -> Ending | None:
+    async def _guarded(self, run: Run, handler: Handler) -> Ending | None:
         job, endings = run.job, self._endings
         assert job is not None
         job.started, job.worker_id, job.attempts = int(run.started * 1000), self.id, run.attempts
@@ -287,11 +285,8 @@ class LaneWorker(Worker[Any]):
         self.job_task_contexts[job] = JobTaskContext(task=run.task, aborted=None)
         try:
             await self._before_process(context)
-            if is_coroutine:
-                value = await handler(context, **(job.kwargs or {}))
-            else:
-                value = await asyncio.to_thread(handler, context, **(job.kwargs or {}))
-            return endings.done(run, value if isinstance(value, Result) else Result(value))
+            value = await handler(context, **(job.kwargs or {}))
+            return self._done(run, value if isinstance(value, Result) else Result(value))
         except asyncio.CancelledError:
             context["exception"] = None
             return self._cancelled(run)
@@ -319,6 +314,12 @@ class LaneWorker(Worker[Any]):
                 with contextlib.suppress(Exception):
                     await self._after_process(context)
 
+    def _done(self, run: Run, result: Result) -> Ending:
+        try:
+            return self._endings.done(run, result)
+        except (TypeError, ValueError) as error:
+            return self._endings.quarantined(run, Quarantined(f"its result is not JSON: {error}"))
+
     def _failed(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
         log.warning("job.failed", task=run.service, record_id=run.record, attempts=run.attempts,
                     error=f"{type(error).__name__}: {error}")  # fmt: skip
@@ -337,14 +338,7 @@ class LaneWorker(Worker[Any]):
                 return self._endings.released(run)
 
     def _time_out(self, run: Run) -> None:
-        run.cancel("timeout")
-        asyncio.get_running_loop().call_later(UNSTOPPABLE_AFTER, self._end_if_unstoppable, run)
-
-    def _end_if_unstoppable(self, run: Run) -> None:
-        """A body that ignores its cancellation would run beside its own retry: its process ends first."""
-        if run.task is not None and not run.task.done() and run.id in self.runs:
-            log.critical("worker.unstoppable_job", task=run.service, record_id=run.record)
-            os._exit(EXIT_WEDGED)
+        run.cancel("timeout")  # a body that takes no notice is ended with its process, by the leases' thread
 
     # Upkeep.
 
@@ -369,11 +363,12 @@ class LaneWorker(Worker[Any]):
                     log.warning("job.taken_over", id=job_id)
                 if orphans:
                     await self._unpark()
+                await self._ticks.enqueue()
                 for job_id in asked:
                     if job_id in self.runs:
                         self.runs[job_id].cancel("abort")
             except (RedisError, OSError):
-                pass  # the pump says so
+                self._server_is_old = False  # the pump says so; it may come back as another one
             except Exception:
                 log.exception("worker.upkeep_failed")
             await asyncio.sleep(UPKEEP)
@@ -398,7 +393,7 @@ class LaneWorker(Worker[Any]):
             info = await self.lane_queue.redis.info("server")
         except (RedisError, OSError):
             return False
-        self._server_is_old = int(info["uptime_in_seconds"]) > LEASE
+        self._server_is_old = int(info["uptime_in_seconds"]) > self.lane_queue.lease
         return self._server_is_old
 
     _server_is_old = False

@@ -78,6 +78,7 @@ class Machine(RuleBasedStateMachine):
         self.owner_of: dict[str, Run] = {}  # record -> the run whose token counts, as the model sees it
         self.lease: dict[str, int] = {}  # record -> ms
         self.place: dict[str, str] = {}
+        self.asked: set[str] = set()  # records of running jobs that somebody wants to end
         self.recorded: dict[str, list[str]] = {}  # record/version -> tokens in the outbox
         self.version: dict[str, int] = dict.fromkeys(RECORDS, 0)
         self.call(self.redis.flushall())
@@ -125,6 +126,7 @@ class Machine(RuleBasedStateMachine):
         if mine:
             assert answer == "settled"
             del self.place[run.record]
+            self.asked.discard(run.record)
             assert run.job is not None
             assert run.job.kwargs is not None
             self.recorded.setdefault(f"{run.record}/{run.job.kwargs['version']}", []).append(run.token)
@@ -148,7 +150,10 @@ class Machine(RuleBasedStateMachine):
         }[kind]()
         ((answer,), _) = self.call(self.queue.step(owner, "meta", 0, [ending]))
         assert answer == ("settled" if mine else "stale")
-        if mine:
+        if mine and run.record in self.asked:
+            self.asked.remove(run.record)
+            del self.place[run.record]
+        elif mine:
             self.place[run.record] = {"retry": "scheduled", "release": "queued", "park": "parked"}[kind]
 
     @precondition(lambda self: self.held)
@@ -171,7 +176,11 @@ class Machine(RuleBasedStateMachine):
         scheduled = {record for record, place in self.place.items() if place == "scheduled"}
         _, taken, _ = self.call(self.queue.upkeep(orphans=True, aborts=False))
         expected = {r for r, place in self.place.items() if place == "running" and self.lease[r] <= self.now}
-        assert {job_id.rsplit(":", 1)[1] for job_id in taken} == expected
+        assert {job_id.rsplit(":", 1)[1] for job_id in taken} == expected - self.asked
+        for record in expected & self.asked:
+            self.asked.remove(record)
+            del self.place[record]
+        expected &= self.place.keys()
         for record in expected:
             self.place[record] = "queued"
         for record in scheduled:
@@ -192,7 +201,10 @@ class Machine(RuleBasedStateMachine):
         place = self.place.get(record)
         lives = place == "running" and self.lease[record] > self.now
         assert job.status == (Status.ABORTING if lives else Status.NEW if place is None else Status.ABORTED)
-        if place is not None and not lives:
+        if lives:
+            self.asked.add(record)
+        elif place is not None:
+            self.asked.discard(record)
             del self.place[record]
 
     @invariant()

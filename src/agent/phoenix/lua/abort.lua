@@ -16,10 +16,5 @@ end
 local job = redis.call('GET', id)
 local service = job and service_of(job)
 if till and service then redis.call('DEL', 'lock:' .. service .. ':' .. record_of(id, ARGV[1])) end
--- What stays in a list of waiting ids is skipped there: it is no longer incomplete. No list is searched for it.
-redis.call('ZREM', keys.active, id)
-redis.call('ZREM', keys.incomplete, id)
-redis.call('HDEL', keys.deaths, id)
-redis.call('SET', id, ARGV[3], 'PX', ARGV[4])
-redis.call('PUBLISH', id, 'aborted')
+end_aborted(keys, id, ARGV[3], ARGV[4])
 return 'aborted'

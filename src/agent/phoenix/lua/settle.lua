@@ -11,7 +11,7 @@
 --        deaths   what is known of its deaths: '' as before, '-' forget them, else `takeovers:own`
 -- Out  'settled' | 'stale'; a settle that is sent again answers 'settled'
 -- Invariant: marker, outbox entry, release of the lock and acknowledgement happen together or not at all. A stale
--- owner changes nothing and is counted.
+-- owner changes nothing and is counted. A job that was asked to end is not given back.
 
 local function settle(keys, run)
     local lock_key = 'lock:' .. run.service .. ':' .. run.record
@@ -39,7 +39,11 @@ local function settle(keys, run)
         redis.call('HSET', keys.deaths, run.id, run.deaths)
     end
     redis.call('ZREM', keys.active, run.id)
-    redis.call('SREM', keys.aborts, run.id)
+    local unwanted = redis.call('SREM', keys.aborts, run.id) == 1
+    if unwanted and run.kind ~= 'settle' then
+        end_aborted(keys, run.id, aborted_text(run.job, math.floor(clock() / 1000)), ABORTED_VISIBLE)
+        return 'settled'
+    end
     if run.kind == 'settle' then
         if marker ~= '' then redis.call('SET', marker_key, marker, 'PX', run.marker_ms) end
         if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end

@@ -48,6 +48,7 @@ end
 
 local function take_over(id, held)
     local job = redis.call('GET', id)
+    local unwanted = redis.call('SISMEMBER', keys.aborts, id) == 1
     if not job then
         redis.call('ZREM', keys.active, id)
         redis.call('ZREM', keys.incomplete, id)
@@ -58,6 +59,10 @@ local function take_over(id, held)
     if lock and lease_end(lock) <= now then  -- a live one is another queue's job for the same record
         note_death(id, held[field(lock, 'owner')] == 1)
         redis.call('DEL', lock_key)
+    end
+    if unwanted then
+        end_aborted(keys, id, aborted_text(job, now), ABORTED_VISIBLE)
+        return false
     end
     redis.call('SET', id, restated(job, 'queued', 0, now, ''))
     redis.call('ZREM', keys.active, id)

@@ -1,0 +1,18 @@
+-- aborted.lua: the end of a job that somebody wants to be over and that nobody runs any more.
+-- In   keys of the queue, id, the job's text from now on, how long it stays visible (ms)
+-- What stays in a list of waiting ids is skipped there: it is no longer incomplete. No list is searched for it.
+
+local function end_aborted(keys, id, text, visible)
+    redis.call('ZREM', keys.active, id)
+    redis.call('ZREM', keys.incomplete, id)
+    redis.call('HDEL', keys.deaths, id)
+    redis.call('SREM', keys.aborts, id)
+    redis.call('SET', id, text, 'PX', visible)
+    redis.call('PUBLISH', id, 'aborted')
+end
+
+-- A stored job as it is after that, where it was asked for while the job ran.
+local ABORTED_VISIBLE = 600000
+local function aborted_text(job, now)
+    return string.sub(restated(job, 'aborted', 0, now, ''), 1, -2) .. ', "completed": ' .. decimal(now) .. '}'
+end

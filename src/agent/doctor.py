@@ -147,9 +147,10 @@ def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
     wanted = sum(slots[lane] for lane in CPU_LANES)
     if wanted > cores:
         detail = f"{shown}: the CPU lanes have {wanted} slots, this machine {cores} cores"
-        yield Finding(
-            "lanes", "warning", detail, "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters"
-        )
+        chosen = {f"lane_{lane}_concurrency" for lane in CPU_LANES} & settings.model_fields_set
+        verdict: Verdict = "warning" if chosen else "ok"
+        remedy = "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters" if chosen else ""
+        yield Finding("lanes", verdict, detail, remedy)
     else:
         yield Finding("lanes", "ok", f"{shown}; {cores} cores")
 

@@ -20,6 +20,7 @@ from agent.children import Children
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_task, payload_model, queue_name, tasks_of
+from agent.phoenix.boot import check_server, take_over_queue
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.execution import Execution
 from agent.phoenix.queue import LaneQueue
@@ -84,7 +85,7 @@ class AgentWorker:
             breakers=self.breakers,
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,
-            metadata={"lane": self.lane, "agent": settings.agent_id},
+            metadata={"lane": self.lane, "agent": settings.agent_id, "phoenix": True},
         )
 
     def announce(self) -> None:
@@ -104,6 +105,8 @@ class AgentWorker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
+        await check_server(self.redis)
+        await take_over_queue(self.queue)
         self.announce()
         background = [asyncio.create_task(self.relay.run(), name="relay")]
         if self.heartbeat is not None:

@@ -26,6 +26,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "unpark": ("unpark",),
     "breaker": ("breaker",),
     "replay": ("replay",),
+    "adopt": ("adopt",),
 }
 """script -> the files that it consists of, after the prelude."""
 

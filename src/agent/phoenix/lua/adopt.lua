@@ -1,0 +1,18 @@
+-- adopt.lua: take over a queue that plain SAQ workers left: their list of running jobs becomes ours.
+-- KEYS  of the queue
+-- -> the number of jobs put back at the head of the queue
+-- Nothing is done unless `active` is such a list. Only for when no plain worker runs any more.
+
+local keys = queue_keys()
+if redis.call('TYPE', keys.active).ok ~= 'list' then return 0 end
+local ids = redis.call('LRANGE', keys.active, 0, -1)
+redis.call('DEL', keys.active)
+local moved = 0
+for _, id in ipairs(ids) do
+    if redis.call('EXISTS', id) == 1 and redis.call('ZSCORE', keys.incomplete, id) then
+        redis.call('ZADD', keys.incomplete, 0, id)
+        redis.call('LPUSH', keys.queued, id)
+        moved = moved + 1
+    end
+end
+return moved

@@ -25,6 +25,8 @@ log = structlog.get_logger()
 OLDEST = (7, 0)
 """Redis 7.0, and every Valkey: flags of scripts (`allow-oom`) came with it."""
 
+WRITE = "redis.call('SET', KEYS[1], '1', 'PX', 1000) return redis.call('DEL', KEYS[1])"
+
 
 async def check_server(redis: Redis) -> None:
     """Raises ConfigError for a server that is too old, a cluster or a replica, may evict, or may not be written to."""
@@ -53,7 +55,7 @@ async def check_server(redis: Redis) -> None:
 async def _check_writing(redis: Redis) -> None:
     key = f"phoenix:boot:{uuid.uuid4().hex}"
     try:
-        await reply(redis.eval("redis.call('SET', KEYS[1], '1', 'PX', 1000) return redis.call('DEL', KEYS[1])", 1, key))
+        await reply(redis.eval(WRITE, 1, key))
     except (NoPermissionError, ReadOnlyError, ResponseError) as error:
         raise ConfigError(
             f"the server of PHAZE_REDIS_URL may not be written to ({error}); see README, Configuration"
@@ -67,7 +69,7 @@ async def take_over_queue(queue: LaneQueue) -> int:
         return 0
     if plain := await plain_workers(queue):
         raise ConfigError(
-            f"a plain SAQ worker runs on {queue.name} ({', '.join(plain)}); stop it first: its sweep would abort our jobs"
+            f"a plain SAQ worker runs on {queue.name} ({', '.join(plain)}); stop it first: it aborts our jobs"
         )
     moved = int(await queue.scripts("adopt", queue.keys, []))
     log.info("queue.adopted", queue=queue.name, jobs=moved)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -32,11 +33,12 @@ def server(tmp_path: Path) -> Iterator[Callable[..., str]]:
             port = free.getsockname()[1]
         command = [str(get_binary_path()), "--port", str(port), "--save", "", "--dir", str(tmp_path), *settings]
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        for _ in range(200):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
             with socket.socket() as probe:
-                probe.settimeout(0.05)
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
+            time.sleep(0.05)
         return f"redis://127.0.0.1:{port}"
 
     yield start

@@ -12,7 +12,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint format lock clean
+.PHONY: help up test chaos lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -41,6 +41,10 @@ test: $(DEV) ## Lint, types, and all tests
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/pytest --cov --cov-report=term
+
+CHAOS_SECONDS ?= 60
+chaos: $(DEV) ## Kill, freeze, restart and cut for CHAOS_SECONDS each, and print what came of it
+	@CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/chaos --quiet
 
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -31,6 +31,9 @@ MARKER_LIFE = 30 * 24 * 3600
 ERROR_CHARACTERS = 8_000
 """Of a traceback, the end: the last frames say what went wrong."""
 
+SORTED = json.JSONEncoder(sort_keys=True, default=str)
+"""One text for equal arguments, whatever their order."""
+
 OWN_DEATHS = 3
 """A job that killed its child, or its worker while it ran alone, so many times is quarantined."""
 
@@ -200,7 +203,7 @@ def version_of(run: Run) -> str:
     named = (arguments or {}).get("version")
     if isinstance(named, str) and named:
         return named
-    text = json.dumps(arguments or {}, sort_keys=True, default=str)
+    text = SORTED.encode(arguments or {})
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

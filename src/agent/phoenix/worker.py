@@ -156,20 +156,21 @@ class LaneWorker(Worker[Any]):
                 self._note(ending, answer)
             if ended and self._on_settled is not None:
                 self._on_settled()
+            if claimed:
+                self._in_vain = 0
             for run in claimed:
                 self._begin(run)
 
     async def _wait_for_jobs(self) -> None:
         """Until the queue holds something; a queue that holds only what may not be taken is not asked in a loop."""
         key = self.lane_queue.keys[0]
-        started = time.monotonic()
         try:
+            if self._in_vain > 1:
+                await asyncio.sleep(0.05 if self._in_vain == 2 else 1.0)
+            started = time.monotonic()
             found = await self.lane_queue.redis.blmove(key, key, IDLE_WAIT, "LEFT", "LEFT")
-            if found is not None and time.monotonic() - started < 0.01:
-                await asyncio.sleep(0.05 if not self._paused_looks else 1.0)
-                self._paused_looks += 1
-            else:
-                self._paused_looks = 0
+            found_at_once = found is not None and time.monotonic() - started < 0.01
+            self._in_vain = self._in_vain + 1 if found_at_once else 0
         except (RedisError, OSError):
             await asyncio.sleep(1.0)
         finally:
@@ -177,7 +178,8 @@ class LaneWorker(Worker[Any]):
             self._dry = False
             self._wake.set()
 
-    _paused_looks = 0
+    _in_vain = 0
+    """Waits in a row that found something at once, since a claim last took anything."""
 
     def _note(self, ending: Ending, answer: str) -> None:
         run, job = ending.run, ending.run.job

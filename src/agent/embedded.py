@@ -23,8 +23,10 @@ import httpx
 import psutil
 from redis.exceptions import RedisError
 
+from agent.display import plural
 from agent.errors import StartError
-from agent.lanes import CPU_LANES, LANES
+from agent.lanes import CPU_LANES, LANES, queue_name
+from agent.phoenix.queue import LaneQueue
 from agent.redaction import redact_text
 from agent.redis_client import connect, reply
 from agent.settings import Settings
@@ -94,6 +96,7 @@ class Fleet:
             await self.valkey.start()
             redis_url = self.valkey.url
             _write_private(self.data / "redis.url", redis_url)
+        await self._try_again_now(redis_url)
         self.token = self._own_token()
         env = {
             **os.environ,
@@ -115,6 +118,16 @@ class Fleet:
             worker = self._supervised(f"worker-{lane}", ["worker"], {**env, **own, **knob})
             self.workers.append(worker)
             await worker.start()
+
+    async def _try_again_now(self, redis_url: str) -> None:
+        """Somebody started us: what failed before and waits for its next attempt need not wait any longer."""
+        client = connect(redis_url)
+        try:
+            queues = [LaneQueue(client, name=queue_name(self.settings.agent_id, lane)) for lane in LANES]
+            if moved := sum([await queue.hurry() for queue in queues]):
+                self.say(f"{plural(moved, 'job')} that failed before {'is' if moved == 1 else 'are'} tried again")
+        finally:
+            await client.aclose()
 
     async def stop(self) -> None:
         """Workers first (they deliver what they hold), then the hub, then the queue server."""

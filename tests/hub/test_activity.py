@@ -112,7 +112,7 @@ async def test_late_retries_are_not_waited_for(catalogue: Catalogue, redis: Redi
         ({"attempts": 3, "wait": 60}, {"attempts": 2, "wait": 60}, False),
         ({"attempts": 3, "wait": 60}, {"attempts": 3, "state": Status.ACTIVE}, False),
         ({"attempts": 3, "wait": 60}, {"attempts": 3, "wait": 9}, True),
-        ({"attempts": 3, "wait": 60}, {"attempts": 3}, True),
+        ({"attempts": 3, "wait": 60}, {"attempts": 3}, False),  # its turn is next
         ({"attempts": 3, "wait": 60}, {"attempts": 4, "state": Status.ACTIVE}, False),
         ({"attempts": 3, "wait": 60}, {"attempts": 4, "state": Status.ABORTING}, False),
     ]

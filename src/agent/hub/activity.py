@@ -156,14 +156,11 @@ class Activity:
             pipe.zcard(keys.active_key(name))
             pipe.zcount(incomplete, 1, "+inf")
             pipe.zcount(incomplete, keys.FAR_FUTURE, "+inf")
-            pipe.lrange(queued_key, 0, SHOWN_ACTIVE - 1)
             pipe.zrange(keys.active_key(name), 0, SHOWN_ACTIVE - 1)
-            found.queued, found.active, found.scheduled, found.parked, queued, active = await pipe.execute()
+            found.queued, found.active, found.scheduled, found.parked, active = await pipe.execute()
         waiting: list[bytes] = []
         if found.scheduled:
             waiting = await self._redis.zrangebyscore(incomplete, 1, "+inf", start=0, num=LOOKED_AT)
-        if found.queued + found.active <= SHOWN_ACTIVE:
-            waiting += queued
         # A job that was waiting may have been taken since: then it runs, whatever list it was on.
         found.running = await self._jobs(queue, active)
         found.waiting = tuple(job for job in await self._jobs(queue, waiting) if job.status not in RUNNING)
@@ -182,7 +179,7 @@ class Activity:
         return self._queues[name]
 
     async def _only_late_ones(self, agent_id: str | None, lanes: list[_Lane], owed: int) -> bool:
-        """Whether all that is owed has failed `LATE` times and waits for its next attempt."""
+        """Whether all that is owed has failed `LATE` times and waits for the time of its next attempt."""
         if any(lane.queued + lane.active > SHOWN_ACTIVE for lane in lanes):
             return False
         waiting = [job for lane in lanes for job in lane.waiting]
@@ -247,4 +244,4 @@ def _error_line(error: str | None) -> str:
     lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
     if not lines:
         return ""
-    return redact_text(lines[-1] if lines[0].startswith("Traceback") else lines[0])[:300]
+    return redact_text(lines[-1] if "Traceback (most recent call last)" in (error or "") else lines[0])[:300]

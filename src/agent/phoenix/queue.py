@@ -90,6 +90,13 @@ class LaneQueue(RedisQueue):
         """Queue up to `most` of the jobs that wait for `circuit`; how many."""
         return int(await self.scripts("unpark", [keys.parked_key(circuit)], [most]))
 
+    async def hurry(self) -> int:
+        """Queue now what waits for its next attempt; how many."""
+        moved = 0
+        while step := int(await self.scripts("hurry", self.keys, [UPKEEP_MOST])):
+            moved += step
+        return moved
+
     async def touch(self, run: Run, **fields: Any) -> bool:
         """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours."""
         job = run.job

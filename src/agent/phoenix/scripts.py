@@ -27,6 +27,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "breaker": ("breaker",),
     "replay": ("replay",),
     "adopt": ("adopt",),
+    "hurry": ("hurry",),
 }
 """script -> the files that it consists of, after the prelude."""
 

@@ -52,6 +52,15 @@ CHILD_EVERY = 25
 """One in so many jobs does its work in a child process."""
 
 
+@dataclass(frozen=True)
+class Times:
+    """Seconds that a worker goes by."""
+
+    lease: float = 2.0
+    sweep: float = 0.5
+    wedged: float = 60.0
+
+
 class WatchedCatalogue(Catalogue):
     """The hub's catalogue, which also keeps every delivery that it took: record id -> tokens."""
 
@@ -101,6 +110,11 @@ class Member:
     def pid(self) -> int | None:
         """Of its process."""
         return self.process.pid if self.process is not None else None
+
+    @property
+    def running(self) -> bool:
+        """Whether its process lives."""
+        return self.process is not None and self.process.returncode is None
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -155,7 +169,7 @@ class Figures:
 class Fleet:
     """`async with fleet(folder) as found:`; then `feed`, blows, `settle_down`, `account`."""
 
-    def __init__(self, folder: Path, *, lease: float | None, sweep: float | None) -> None:
+    def __init__(self, folder: Path, times: Times | None) -> None:
         self.folder = folder
         self.trail = folder / "trail"
         self.valkey = Valkey(folder / "valkey", fsync="always")
@@ -167,7 +181,7 @@ class Fleet:
         self.proxy: Proxy
         self.redis: Redis
         self._producer: RedisQueue
-        self._quick = {} if lease is None else {"CHAOS_LEASE": str(lease), "CHAOS_SWEEP": str(sweep)}
+        self._times = {} if times is None else {"CHAOS_TIMES": f"{times.lease} {times.sweep} {times.wedged}"}
 
     async def start(self, hub_url: str) -> None:
         """Everything up and every worker at work."""
@@ -184,7 +198,7 @@ class Fleet:
             "PHAZE_AGENT_LANE": LANE,
             "PHAZE_LOG_FORMAT": "json",
             "PYTHONPATH": str(REPO),
-            **self._quick,
+            **self._times,
         }
         self.members = [Member(self.folder / f"worker-{number}.log", environment) for number in range(WORKERS)]
         await asyncio.gather(*(member.start() for member in self.members))
@@ -197,7 +211,7 @@ class Fleet:
     async def stop(self) -> None:
         """End everything; nothing is left running."""
         for member in self.members:
-            if member.process is not None and member.process.returncode is None:
+            if member.running:
                 member.send(signal.SIGCONT)
                 await member.end()
         await self._producer.disconnect()
@@ -217,6 +231,11 @@ class Fleet:
                 said = "\n".join(member.log.read_text("utf-8", "replace")[-2000:] for member in self.members)
                 raise AssertionError(f"not within {within:.0f} s ({await self.left()}); the logs end with\n{said}")
             await asyncio.sleep(0.05)
+
+    def at_work(self) -> Member:
+        """Whose process started the last body."""
+        pid = self.starts()[-1]["pid"]
+        return next(member for member in self.members if member.pid == pid)
 
     # What goes in.
 
@@ -261,6 +280,13 @@ class Fleet:
         await asyncio.sleep(away)
         await self.valkey.start()
         self.blows["restarts of Valkey"] += 1
+
+    async def hang_valkey(self, seconds: float) -> None:
+        """The server takes connections and answers nobody for so long."""
+        assert self.valkey.pid is not None
+        os.kill(self.valkey.pid, signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        os.kill(self.valkey.pid, signal.SIGCONT)
 
     # What came out.
 
@@ -346,9 +372,9 @@ class Fleet:
 
 
 @contextlib.asynccontextmanager
-async def fleet(folder: Path, *, lease: float | None = None, sweep: float | None = None) -> AsyncIterator[Fleet]:
-    """A fleet at work, with a hub on a real socket. Without `lease` and `sweep`: the usual ones."""
-    found = Fleet(folder, lease=lease, sweep=sweep)
+async def fleet(folder: Path, times: Times | None = None) -> AsyncIterator[Fleet]:
+    """A fleet at work, with a hub on a real socket. Without `times`: the usual ones."""
+    found = Fleet(folder, times)
     found.catalogue.register_agent(AGENT, TOKEN)
     server = uvicorn.Server(
         uvicorn.Config(create_app(load_settings(), found.catalogue), log_config=None, access_log=False)

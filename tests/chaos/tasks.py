@@ -54,18 +54,20 @@ async def leave_a_trace(ctx: TaskContext, payload: Trace) -> Traced:
     return Traced(token=ctx.token, pid=os.getpid(), started=body["started"])
 
 
-def hurry(lease: float, sweep: float) -> None:
+def hurry(lease: float, sweep: float, wedged: float) -> None:
     """Shorter times than the usual ones, so that a test of seconds sees many leases end."""
     from agent import worker as room
+    from agent.phoenix import worker as engine
 
     room.LaneQueue = functools.partial(room.LaneQueue, lease=lease)  # type: ignore[assignment,misc]
     room.LaneWorker = functools.partial(room.LaneWorker, sweep=sweep)  # type: ignore[assignment,misc]
+    engine.Leases = functools.partial(engine.Leases, wedged=wedged)  # type: ignore[assignment,misc]
 
 
 if __name__ == "__main__":
     from agent.worker import worker
 
     lanes.LANE_TASKS[LANE] = {TASK: f"tests.chaos.tasks:{TASK}"}
-    if lease := os.environ.get("CHAOS_LEASE"):
-        hurry(float(lease), float(os.environ["CHAOS_SWEEP"]))
+    if times := os.environ.get("CHAOS_TIMES"):
+        hurry(*map(float, times.split()))
     worker()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,7 @@ import pytest
 
 from agent.phoenix.queue import LEASE
 from agent.phoenix.worker import SWEEP
-from tests.chaos.harness import Fleet, fleet
+from tests.chaos.harness import Fleet, Times, fleet
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "2"))
 LONG = SECONDS > 10
@@ -25,7 +24,7 @@ JOBS = 2_000 if LONG else 800
 TICKS = max(2, round(SECONDS))
 """Bursts of jobs, one a second, each met by a blow while it is worked on."""
 
-QUICK_LEASE, QUICK_SWEEP = 2.0, 0.5
+QUICK = Times()
 PATIENCE = 180.0
 """Seconds for a fleet to come to rest: ten times what is usual."""
 
@@ -40,7 +39,7 @@ async def kill(found: Fleet, tick: int) -> None:
 
 async def freeze(found: Fleet, tick: int) -> None:
     if tick % 4 == 0:
-        await found.freeze_one(QUICK_LEASE * found.chance.uniform(1.2, 1.8))
+        await found.freeze_one(QUICK.lease * found.chance.uniform(1.2, 1.8))
 
 
 async def restart_valkey(found: Fleet, tick: int) -> None:
@@ -86,7 +85,7 @@ async def blow_upon_blow(found: Fleet, blow: Blow, jobs: int) -> None:
 async def test_every_job_is_recorded_once_by_its_last_owner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kinds: list[str]
 ) -> None:
-    async with fleet(tmp_path, lease=QUICK_LEASE, sweep=QUICK_SWEEP) as found:
+    async with fleet(tmp_path, QUICK) as found:
         for kind in kinds:
             await blow_upon_blow(found, KINDS[kind], JOBS // len(kinds))
         drained = await found.settle_down(PATIENCE)
@@ -103,16 +102,40 @@ async def test_a_killed_workers_job_runs_again_within_lease_and_sweep(
         await found.feed(1, seconds=(6.0, 6.0))
         await found.until(lambda: len(found.starts()) == 1, within=30)
         await asyncio.sleep(found.chance.uniform(0.0, 5.0))
-        pid = found.starts()[0]["pid"]
-        (victim,) = [member for member in found.members if member.pid == pid]
         killed = time.time()
-        await victim.end(signal.SIGKILL)
+        await found.at_work().end()
         await found.until(lambda: len(found.starts()) == 2, within=PATIENCE)
         took = found.starts()[1]["started"] - killed
         await found.settle_down(PATIENCE)
         await found.account("one kill", took, 0.0)
     say(capsys, f"recovery after kill -9: {took:.1f} s (lease {LEASE:.0f} s + sweep {SWEEP:.0f} s)")
     assert took < LEASE + SWEEP + 5.0
+
+
+async def test_nobody_is_taken_over_for_one_lease_after_the_server_started(tmp_path: Path) -> None:
+    times = Times(lease=4.0)
+    async with fleet(tmp_path, times) as found:
+        await found.feed(1, seconds=(1.0, 1.0))
+        await found.until(lambda: len(found.starts()) == 1, within=30)
+        await found.at_work().end()
+        await asyncio.sleep(times.lease - 1.0)
+        await found.restart_valkey(away=0.0)
+        back = time.time()
+        await found.until(lambda: len(found.starts()) == 2, within=PATIENCE)
+        assert found.starts()[1]["started"] - back > times.lease - 1.5, "the server's uptime is whole seconds"
+        await found.settle_down(PATIENCE)
+        await found.account("restart", 0.0, 0.0)
+
+
+async def test_a_server_that_hangs_costs_no_worker_its_life(tmp_path: Path) -> None:
+    times = Times(wedged=2.0)
+    async with fleet(tmp_path, times) as found:
+        pids = [member.pid for member in found.members]
+        await found.hang_valkey(3 * times.wedged)
+        await found.feed(20)
+        await found.settle_down(PATIENCE)
+        await found.account("hang", 0.0, 0.0)
+        assert [member.pid for member in found.members if member.running] == pids
 
 
 def say(capsys: pytest.CaptureFixture[str], text: str) -> None:

@@ -34,6 +34,9 @@ log = structlog.get_logger()
 RENEWALS = 3
 """Per lease: two may fail before it ends."""
 
+TICK = 1.0
+"""Seconds between signs of life of the event loop."""
+
 RETRY_RENEW = 0.5
 """Seconds until a renewal that failed is tried again."""
 
@@ -43,7 +46,7 @@ EXIT_WEDGED = 75
 
 
 class Leases:
-    """`start()` in the event loop's thread; `tick()` from the loop once a second; `stop()` at the end."""
+    """`start()` in the event loop's thread; `stop()` at the end."""
 
     def __init__(self, queue: LaneQueue, runs: Mapping[str, Run], *, wedged: float = WEDGED) -> None:
         self._queue = queue
@@ -62,12 +65,15 @@ class Leases:
     def start(self) -> None:
         """Begin to renew."""
         self._loop = asyncio.get_running_loop()
-        self._ticked = time.monotonic()
+        self._tick()
         self._thread.start()
 
-    def tick(self) -> None:
-        """The event loop is alive."""
+    def _tick(self) -> None:
+        """The event loop is alive. A timer of its own says so: no call to a server that hangs may hold it up."""
+        assert self._loop is not None
         self._ticked = time.monotonic()
+        if not self._stopped.is_set():
+            self._loop.call_later(TICK, self._tick)
 
     def stop(self) -> None:
         """Renew no more; returns within a second or two."""
@@ -89,6 +95,9 @@ class Leases:
             except (RedisError, OSError) as error:
                 wait = RETRY_RENEW
                 log.debug("lease.renewal_failed", error=str(error))
+            except Exception:  # a fault of ours must not end the renewals of everything that runs
+                wait = RETRY_RENEW
+                log.exception("lease.renewal_fault")
             self._distrust()
 
     def _end_if_unstoppable(self) -> None:

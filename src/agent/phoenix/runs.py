@@ -21,8 +21,8 @@ class Run:
     """One job under our lease. `text` is the job as stored, before the claim."""
 
     __slots__ = (
-        "attempts", "cancelled_for", "deadline", "id", "job", "marker", "outside_effects", "own_deaths", "record",
-        "service", "started", "takeovers", "task", "text", "token", "trusted_until",
+        "attempts", "begun", "cancelled_for", "deadline", "id", "job", "marker", "outside_effects", "own_deaths",
+        "record", "service", "started", "takeovers", "task", "text", "token", "trusted_until",
     )  # fmt: skip
 
     def __init__(self, reply: list[Any], *, claimed_before: float, lease: float) -> None:
@@ -44,13 +44,15 @@ class Run:
         self.job: Job | None = None
         self.attempts = 0
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
         self.cancelled_for: Reason | None = None
 
     def cancel(self, reason: Reason) -> None:
-        """Ask the body to end; the first reason stands."""
-        if self.cancelled_for is None and self.task is not None and not self.task.done():
+        """Ask the body to end; the first reason stands. One that has not begun is not begun any more."""
+        if self.cancelled_for is None and (self.task is None or not self.task.done()):
             self.cancelled_for = reason
-            self.task.cancel()
+            if self.task is not None and self.begun:  # before its first step a task would end without a word
+                self.task.cancel()
 
 
 @dataclass(slots=True)

@@ -149,6 +149,11 @@ class LaneWorker(Worker[Any]):
                 failures += 1
                 if self._complain():
                     log.warning("queue.unreachable", queue=self.queue.name, error=str(error), failures=failures)
+            except Exception:  # a fault of ours must not end the pump: nothing would be settled or claimed again
+                self._ended = ended + self._ended
+                failures += 1
+                log.exception("worker.step_failed", failures=failures)
+            if failures:
                 await asyncio.sleep(min(0.1 * 2 ** min(failures, 10), MAX_BACKOFF))
                 continue
             self._dry = len(claimed) < room
@@ -225,6 +230,7 @@ class LaneWorker(Worker[Any]):
         self.tasks.add(run.task)
 
     async def _carry_out(self, run: Run) -> None:
+        run.begun = True
         try:
             ending = await self._run(run)
         except Exception as error:  # a fault of ours must not cost the job: its lease would end and it would run again
@@ -257,6 +263,8 @@ class LaneWorker(Worker[Any]):
             return endings.quarantined(run, Quarantined(f"{job.function} is not a task of this worker ({known})"))
         if run.own_deaths >= OWN_DEATHS:
             return endings.quarantined(run, Quarantined(f"it ended its process {run.own_deaths} times"))
+        if run.cancelled_for is not None:
+            return self._cancelled(run)
         if run.marker is not None and (answer := self._answer(run)) is not None:
             return answer
         return await self._guarded(run, handler)
@@ -351,10 +359,9 @@ class LaneWorker(Worker[Any]):
     async def _keep_up(self) -> None:
         swept = -self._sweep_every
         while not self.event.is_set():
-            self._leases.tick()
             started = time.monotonic()
-            orphans = started - swept >= self._sweep_every and await self._may_take_over()
             try:
+                orphans = started - swept >= self._sweep_every and await self._may_take_over()
                 due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs))
                 if orphans:
                     swept = started
@@ -370,7 +377,7 @@ class LaneWorker(Worker[Any]):
                     if job_id in self.runs:
                         self.runs[job_id].cancel("abort")
             except (RedisError, OSError):
-                self._server_is_old = False  # the pump says so; it may come back as another one
+                pass  # the pump says so
             except Exception:
                 log.exception("worker.upkeep_failed")
             await asyncio.sleep(UPKEEP)
@@ -389,16 +396,8 @@ class LaneWorker(Worker[Any]):
 
     async def _may_take_over(self) -> bool:
         """Not for one lease after the server started: its clients may still be on their way back to it."""
-        if self._server_is_old:
-            return True
-        try:
-            info = await self.lane_queue.redis.info("server")
-        except (RedisError, OSError):
-            return False
-        self._server_is_old = int(info["uptime_in_seconds"]) > self.lane_queue.lease
-        return self._server_is_old
-
-    _server_is_old = False
+        info = await self.lane_queue.redis.info("server")
+        return int(info["uptime_in_seconds"]) > self.lane_queue.lease
 
     async def _inform(self) -> None:
         while not self.event.is_set():

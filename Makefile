@@ -12,7 +12,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test chaos lint format lock clean
+.PHONY: help up test chaos bench lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -46,6 +46,21 @@ CHAOS_SECONDS ?= 60
 chaos: $(DEV) ## Kill, freeze, restart and cut for CHAOS_SECONDS each, and print what came of it
 	@CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/chaos --quiet
 
+# Three environments, because no one redis-py suits all that is measured; each is ignored by git.
+BENCH := $(VENV)-bench
+BENCH_PIP = $(PYTHON) -m pip --python $@/bin/python install --quiet --disable-pip-version-check
+$(BENCH) $(BENCH)-arq $(BENCH)-taskiq: $(VENV)-%: benchmarks/requirements.txt
+	@$(PYTHON) -m venv --clear --without-pip $@ && echo '*' >$@/.gitignore
+	@case $* in \
+		bench) $(BENCH_PIP) --requirement benchmarks/requirements.txt --editable . ;; \
+		*) $(BENCH_PIP) --requirement benchmarks/requirements-$(*:bench-%=%).txt ;; \
+	esac || { rm -rf $@; exit 1; }
+
+bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jobs (20 minutes); writes benchmarks/RESULTS.md
+	@$(MAKE) --no-print-directory $(BENCH)-arq $(BENCH)-taskiq || echo "arq or taskiq could not be installed; left out"
+	@$(BENCH)/bin/python benchmarks/queues.py --write
+	@$(BENCH)/bin/python benchmarks/scale.py --write
+
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
@@ -58,4 +73,4 @@ lock: $(DEV) ## Write the two lock files anew, for all supported Pythons, withou
 	@$(COMPILE) --extra music --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 
 clean: ## Remove the environment and caches
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	@rm -rf $(VENV) $(BENCH) $(BENCH)-arq $(BENCH)-taskiq .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -39,8 +39,7 @@ class Ticks:
         """Enqueue what is not yet; to be called about once a second."""
         if not self._jobs:
             return
-        seconds, _ = await self._queue.redis.time()
-        start = datetime.fromtimestamp(seconds, self._zone)
+        start = datetime.fromtimestamp(await self._now(), self._zone)
         for name, job in self._jobs.items():
             tick = int(croniter(job.cron, start).get_next())
             if tick != self._enqueued.get(name):
@@ -48,6 +47,11 @@ class Ticks:
                 function = job.function.__qualname__
                 await self._queue.enqueue(function, key=f"cron:{name}:{tick}", scheduled=tick, **options)
                 self._enqueued[name] = tick
+
+    async def _now(self) -> int:
+        """Unix seconds by the server's clock."""
+        seconds, _ = await self._queue.redis.time()
+        return int(seconds)
 
 
 def _name(job: CronJob[Any], *, alone: bool) -> str:

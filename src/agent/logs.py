@@ -23,7 +23,7 @@ ENCODER = json.JSONEncoder(default=repr, skipkeys=True)
 def redact_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """structlog processor: no field that is secret by name leaves through a log line."""
     for name, value in event.items():
-        if isinstance(value, NESTED) or is_secret(name):
+        if is_secret(name) or isinstance(value, NESTED):
             event[name] = redact_names(value, name)
     return event
 

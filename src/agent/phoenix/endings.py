@@ -8,6 +8,7 @@ import json
 import time
 import traceback
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
 from saq.job import Status
@@ -176,10 +177,10 @@ class Endings:
     def _document(self, run: Run, result: Result, value: str, finished: float) -> str:
         """The marker and the outbox entry, one text: `value` is the result's JSON, as it will also be stored."""
         version = result.version if result.version is not None else version_of(run)
-        reason = "null" if result.reason is None else json.dumps(result.reason)
+        reason = "null" if result.reason is None else quoted(result.reason)
         return (
-            f'{{"timestamp": {finished:.3f}, "service": {json.dumps(run.service)}, '
-            f'"record_id": {json.dumps(run.record)}, "version": {json.dumps(version)}, "token": "{run.token}", '
+            f'{{"timestamp": {finished:.3f}, "service": {quoted(run.service)}, '
+            f'"record_id": {quoted(run.record)}, "version": {quoted(version)}, "token": "{run.token}", '
             f'"outcome": "{result.outcome}", "reason": {reason}, "worker": {self._worker_json}, '
             f'"attempts": {run.attempts}, "started_at": {run.started:.3f}, "finished_at": {finished:.3f}, '
             f'"result": {value}}}'
@@ -187,10 +188,11 @@ class Endings:
 
     def _finished_text(self, run: Run, status: Status, value: str, error: str | None) -> bytes:
         """The stored job, to the letter, with its end after it: of two fields with one name the last one counts."""
+        reason = "null" if error is None else quoted(error)
         said = (
             f', "attempts": {run.attempts}, "started": {int(run.started * 1000)}, "completed": {now()}, '
             f'"progress": {1.0 if status is Status.COMPLETE else 0.0}, "result": {value}, '
-            f'"error": {json.dumps(error)}, "worker_id": {self._worker_json}, "status": "{status.value}"}}'
+            f'"error": {reason}, "worker_id": {self._worker_json}, "status": "{status.value}"}}'
         )
         if run.job is None:  # nobody can decode it: what was there stays as it was
             return run.text

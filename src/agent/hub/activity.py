@@ -153,7 +153,7 @@ class Activity:
         queue, queued_key, incomplete = self._queue(name), keys.queued_key(name), keys.incomplete_key(name)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.llen(queued_key)
-            pipe.zcard(keys.active_key(name))
+            pipe.zcount(keys.active_key(name), "-inf", "(inf")
             pipe.zcount(incomplete, 1, "+inf")
             pipe.zcount(incomplete, keys.FAR_FUTURE, "+inf")
             pipe.zrange(keys.active_key(name), 0, SHOWN_ACTIVE - 1)

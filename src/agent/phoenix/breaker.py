@@ -105,11 +105,11 @@ class Breakers:
 
     async def room(self, circuit: str) -> int:
         """How many of the jobs that wait for it may go: 0, the probes that are free, or (closed) any number."""
-        found = await self.look(circuit)
-        if found.forced == "open" or (found.forced == "none" and found.state == "open"):
+        state, *_, forced, _, probes = await self._call("look", circuit)
+        if forced == b"open" or (forced == b"none" and state == b"open"):
             return 0
-        if found.state == "half_open" and found.forced == "none":
-            return max(0, PROBES - found.probes)
+        if state == b"half_open" and forced == b"none":
+            return max(0, PROBES - int(probes))
         return 1_000_000
 
     async def _call(self, operation: str, circuit: str, *rest: Any) -> Any:

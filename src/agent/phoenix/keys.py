@@ -29,7 +29,8 @@ def queued_key(queue: str) -> str:
 def active_key(queue: str) -> str:
     """`saq:<queue>:active`: a sorted set of job ids, scored with the end of each lease in milliseconds.
 
-    A plain SAQ worker wants a list here: the server refuses to hand it a job, and its sweep cannot run.
+    A plain SAQ worker wants a list here: the server refuses to hand it a job, and its sweep cannot run. The member
+    `guard`, with an infinite score, keeps it from being empty, which would be no key at all.
     """
     return f"saq:{queue}:active"
 

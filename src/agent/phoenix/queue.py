@@ -37,8 +37,8 @@ UPKEEP_MOST = 500
 """Jobs that one upkeep moves at most, so that no script holds the server for long."""
 
 
-class ForeignWorker(Exception):
-    """A plain SAQ worker was pointed at a lane's queue."""
+class ForeignWorker(SystemExit):
+    """A plain SAQ worker was pointed at a lane's queue. It would swallow an Exception and ask on; this ends it."""
 
 
 class JobIsRunning(Exception):
@@ -129,16 +129,16 @@ class LaneQueue(RedisQueue):
         return []
 
     async def count(self, kind: CountKind) -> int:
-        """Jobs that wait, run, or are unsettled in any way. O(1)."""
+        """Jobs that wait, run, or are unsettled in any way. O(1), or O(log n) of those that run."""
         if kind == "active":
-            return int(await self.redis.zcard(self._active))
+            return int(await self.redis.zcount(self._active, "-inf", "(inf"))
         return await super().count(kind)
 
     async def info(self, jobs: bool = False, offset: int = 0, limit: int = 10) -> QueueInfo:
         """What the dashboard shows; with `jobs`, the running ones and `limit` unsettled ones from `offset` on."""
         async with self.redis.pipeline(transaction=False) as pipe:
             pipe.llen(self._queued)
-            pipe.zcard(self._active)
+            pipe.zcount(self._active, "-inf", "(inf")
             pipe.zcard(self._incomplete)
             pipe.zrangebyscore(self._stats, now(), "inf")
             pipe.zrange(self._active, 0, limit - 1 if jobs else 0)

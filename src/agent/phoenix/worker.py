@@ -91,7 +91,7 @@ class LaneWorker(Worker[Any]):
         self.settled = 0
         self.stale = 0
         self._grace = grace
-        self._timeout_of = timeout_of or (lambda job: float(job.timeout))
+        self._timeout_of = timeout_of or (lambda job: float(job.timeout or 0))
         self._has_outside_effects = has_outside_effects or (lambda job: False)
         self._on_settled = on_settled
         self._sweep_every = sweep
@@ -375,12 +375,19 @@ class LaneWorker(Worker[Any]):
                 await self._ticks.enqueue()
                 for job_id in asked:
                     if job_id in self.runs:
-                        self.runs[job_id].cancel("abort")
+                        await self._abort(self.runs[job_id])
             except (RedisError, OSError):
                 pass  # the pump says so
             except Exception:
                 log.exception("worker.upkeep_failed")
             await asyncio.sleep(UPKEEP)
+
+    async def _abort(self, run: Run) -> None:
+        """End a run as somebody wants, with the reason that was left in the stored job."""
+        stored = self.lane_queue.readable(await self.lane_queue.redis.get(run.id))
+        if stored is not None and run.job is not None:
+            run.job.error = stored.error
+        run.cancel("abort")
 
     async def _unpark(self) -> None:
         """Let go what waits for a circuit, as far as the circuit and our slots allow."""

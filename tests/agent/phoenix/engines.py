@@ -170,7 +170,9 @@ class Lanes:
         return LaneQueue(redis, name=name, lease=self.lease)
 
     def worker(self, queue: Any, functions: Any, **options: Any) -> LaneWorker:
-        return LaneWorker(queue, functions, sweep=0.5, **{"grace": 2.0, **options.pop("lane_options", {})}, **options)
+        return LaneWorker(
+            queue, functions, **{"sweep": 0.5, "grace": 2.0, **options.pop("lane_options", {})}, **options
+        )
 
     async def take(self, queue: Any, who: str) -> Held | None:
         _, runs = await queue.step(who, "", 1)
@@ -204,6 +206,15 @@ class Lanes:
         ending = Endings(queue, "w", outbox=True).retried(held.run, ValueError("failed"))
         ending.number = 0.0
         await queue.step("w", "", 0, [ending])
+
+
+class Misplaced(Saq):
+    """SAQ's worker on a lane's queue."""
+
+    name = "misplaced"
+
+    def queue(self, redis: Redis, name: str = NAME) -> LaneQueue:
+        return LaneQueue(redis, name=name, lease=self.lease)
 
 
 Engine = Saq | Lanes

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from agent import logs
 from agent.redis_client import connect
-from tests.agent.phoenix.engines import Lanes, Note, Saq
+from tests.agent.phoenix.engines import Lanes, Misplaced, Note, Saq
 
 
 async def work(context: Any, *, note: str, seconds: float = 0.0, how: str = "sleep") -> str:
@@ -39,7 +39,7 @@ async def _say_ready(context: Any) -> None:
 
 
 async def main() -> None:
-    engine = {"saq": Saq(), "lanes": Lanes()}[sys.argv[1]]
+    engine = {engine.name: engine for engine in (Saq(), Lanes(), Misplaced())}[sys.argv[1]]
     options = json.loads(sys.argv[3])
     engine.lease = options.pop("lease", engine.lease)
     redis = Redis.from_url(sys.argv[2]) if engine.name == "saq" else connect(sys.argv[2])

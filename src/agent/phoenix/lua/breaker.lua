@@ -38,9 +38,8 @@ if c.forced == 'none' and c.state == 'open' and now >= c.opened + open_for then
 end
 
 if op == 'look' then
-    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-    return {c.state, c.epoch, c.failures, c.successes, decimal(c.opened), c.forced, c.reason,
-        redis.call('ZCARD', KEYS[2])}
+    local probes = c.state == 'half_open' and redis.call('ZCOUNT', KEYS[2], '(' .. decimal(now), '+inf') or 0
+    return {c.state, c.epoch, c.failures, c.successes, decimal(c.opened), c.forced, c.reason, probes}
 end
 
 if op == 'force' then

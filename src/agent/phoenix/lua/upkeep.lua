@@ -6,10 +6,14 @@
 
 local keys = queue_keys()
 local prefix, most = ARGV[1], tonumber(ARGV[2])
-local micros = clock()
-local now = math.floor(micros / 1000)
+local sweeps = ARGV[3] == '1'
 
-local due = redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', decimal(math.floor(now / 1000)), 'LIMIT', 0, most)
+-- An idle queue costs one look: the clock is asked only where it decides something.
+local FAR_FUTURE = '(4102444800'  -- due when something other than the clock releases it (2100-01-01)
+local waits = #redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', FAR_FUTURE, 'LIMIT', 0, 1) > 0
+local now = (waits or sweeps) and math.floor(clock() / 1000) or 0
+local second = decimal(math.floor(now / 1000))
+local due = waits and redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', second, 'LIMIT', 0, most) or {}
 for _, id in ipairs(due) do
     redis.call('ZADD', keys.incomplete, 0, id)
     redis.call('RPUSH', keys.queued, id)
@@ -73,7 +77,9 @@ local function take_over(id, held)
 end
 
 local orphans = {}
-if ARGV[3] == '1' then
+if sweeps then
+    -- An empty sorted set would be no key, and a plain SAQ worker could move jobs to a list in its place.
+    redis.call('ZADD', keys.active, 'NX', 'inf', 'guard')
     local ids = redis.call('ZRANGEBYSCORE', keys.active, '-inf', decimal(now), 'LIMIT', 0, most)
     local held = #ids > 0 and holders(ids) or {}
     for _, id in ipairs(ids) do

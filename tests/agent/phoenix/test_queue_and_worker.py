@@ -1,0 +1,234 @@
+"""What a lane's queue and worker promise to those who use SAQ's API, the dashboard or plain SAQ beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from saq.job import CronJob, Status
+from saq.queue.base import JobError
+from saq.queue.redis import RedisQueue
+
+from agent.phoenix import keys
+from agent.phoenix.breaker import Breakers
+from agent.phoenix.endings import CircuitHeld
+from agent.phoenix.queue import ForeignWorker, JobIsRunning, LaneQueue
+from pipelines.errors import RecordNotFoundError
+from tests.agent.phoenix.engines import NAME, Lanes, Misplaced, Note, Saq, over, processes, running, until
+
+lanes = Lanes()
+
+
+@pytest.fixture
+def queue(redis: Redis) -> LaneQueue:
+    return lanes.queue(redis)
+
+
+@pytest.fixture
+def ran() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def working(queue: LaneQueue, ran: list[str]) -> AsyncIterator[None]:
+    """A worker whose task `work` does as it is told."""
+
+    async def work(context: Any, *, do: str = "echo", value: Any = None, seconds: float = 0.0) -> Any:
+        ran.append(context["job"].key)
+        await asyncio.sleep(seconds)
+        if do == "wait":
+            await asyncio.sleep(60)
+        if do == "lose":
+            raise RecordNotFoundError("gone.mp3")
+        if do == "lean":
+            raise CircuitHeld("store")
+        return value
+
+    async with running(lanes.worker(queue, [("work", work)], lane_options={"grace": 0.1})):
+        yield
+
+
+async def status(queue: Any, key: str, wanted: Status) -> bool:
+    job = await queue.job(key)
+    return job is not None and job.status is wanted
+
+
+@pytest.mark.usefixtures("working")
+@pytest.mark.parametrize("place", ["scheduled", "active", "parked"])
+async def test_a_job_is_aborted_wherever_it_is(queue: LaneQueue, redis: Redis, place: str) -> None:
+    arguments: dict[str, Any] = {
+        "scheduled": {"scheduled": int(time.time()) + 3600},
+        "active": {"do": "wait", "timeout": 60},
+        "parked": {"do": "lean"},
+    }[place]
+    await Breakers(queue.scripts, redis).force("store", "open", "a test")
+    job = await queue.enqueue("work", key="work:1", **arguments)
+    assert job is not None
+    if place == "active":
+        assert await until(lambda: status(queue, "work:1", Status.ACTIVE), 5)
+    if place == "parked":
+        assert await until(lambda: redis.llen(keys.parked_key("store")), 5)
+    await job.abort("enough")
+    done = await over(queue, "work:1", 3)
+    assert done is not None
+    assert (done.status, done.error) == (Status.ABORTED, "enough")
+    assert await queue.count("incomplete") == await queue.count("active") == 0
+
+
+async def test_a_queued_job_is_aborted_and_never_starts(queue: LaneQueue) -> None:
+    job = await queue.enqueue("work", key="work:1")
+    assert job is not None
+    await job.abort("enough")
+    assert await lanes.take(queue, "a") is None
+    assert (await queue.job("work:1")).status is Status.ABORTED  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("working")
+async def test_the_dashboards_retry_forgets_a_done_job_and_runs_it_again(queue: LaneQueue, ran: list[str]) -> None:
+    assert await queue.apply("work", key="work:1", value=1, poll_interval=0.05) == 1
+    assert await queue.apply("work", key="work:1", value=1, poll_interval=0.05) == 1
+    assert ran == ["work:1"], "answered from the marker"
+    job = await queue.job("work:1")
+    assert job is not None
+    await queue.retry(job, None)
+    assert await until(lambda: status(queue, "work:1", Status.COMPLETE), 5)
+    assert ran == ["work:1", "work:1"]
+
+
+@pytest.mark.usefixtures("working")
+async def test_the_dashboards_retry_refuses_a_running_job(queue: LaneQueue, ran: list[str]) -> None:
+    job = await queue.enqueue("work", key="work:1", do="wait", timeout=60)
+    assert job is not None
+    assert await until(lambda: status(queue, "work:1", Status.ACTIVE), 5)
+    with pytest.raises(JobIsRunning, match="abort it first"):
+        await queue.retry(job, None)
+    assert ran == ["work:1"]
+
+
+@pytest.mark.usefixtures("working")
+async def test_a_plain_producer_works_unchanged(queue: LaneQueue, redis: Redis) -> None:
+    producer = RedisQueue(redis, name=NAME)
+    assert await producer.apply("work", value=[1, {"a": None}], poll_interval=0.05) == [1, {"a": None}]
+    job = await producer.enqueue("work", key="work:2", value="x", seconds=0.5)
+    assert job is not None
+    assert await producer.enqueue("work", key="work:2", value="x") is None, "its key is taken"
+    await job.refresh(until_complete=5)
+    assert (job.status, job.result) == (Status.COMPLETE, "x")
+    found = await producer.job("work:2")
+    assert found is not None
+    assert found.result == "x"
+    await producer._pubsub.close()
+
+
+@pytest.mark.usefixtures("working")
+async def test_a_plain_producer_is_told_of_failures(queue: LaneQueue, redis: Redis) -> None:
+    producer = RedisQueue(redis, name=NAME)
+    with pytest.raises(JobError, match=r"gone\.mp3"):
+        await producer.apply("work", do="lose", poll_interval=0.05)
+    job = await producer.enqueue("work", do="lose", seconds=0.5)
+    assert job is not None
+    await job.refresh(until_complete=5)
+    assert (job.status, job.error) == (Status.FAILED, "RecordNotFoundError: gone.mp3")
+    await producer._pubsub.close()
+
+
+@pytest.mark.usefixtures("working")
+async def test_an_undecodable_payload_is_set_aside_and_stops_nothing(queue: LaneQueue, redis: Redis) -> None:
+    await redis.set(queue.job_id("work:bad"), b"\x80 not JSON")
+    await redis.zadd(keys.incomplete_key(NAME), {queue.job_id("work:bad"): 0})
+    await redis.rpush(keys.queued_key(NAME), queue.job_id("work:bad"))
+    assert await queue.apply("work", value=1, poll_interval=0.05) == 1
+    (letter,) = await redis.lrange(keys.quarantine_key("unknown"), 0, -1)
+    assert "cannot be decoded" in json.loads(letter)["error"]
+    assert await queue.count("incomplete") == 0
+
+
+async def test_one_tick_runs_once_in_a_fleet(redis: Redis) -> None:
+    ticks: list[int] = []
+
+    async def tidy(context: Any) -> None:
+        ticks.append(context["job"].scheduled)
+
+    tidy.__qualname__ = "tidy"
+    crons = [CronJob(tidy, cron="* * * * * *")]  # type: ignore[var-annotated]
+    fleet = [lanes.worker(lanes.queue(redis), [], cron_jobs=crons) for _ in range(2)]
+    async with running(*fleet):
+        await asyncio.sleep(3.5)
+    assert len(ticks) >= 2
+    assert len(ticks) == len(set(ticks))
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    with processes() as starts:
+        yield starts
+
+
+async def test_a_plain_worker_on_a_lanes_queue_is_refused_with_the_reason(
+    queue: LaneQueue, valkey_url: str, tmp_path: Path, start: Any
+) -> None:
+    with pytest.raises(ForeignWorker, match="run `phaze worker`"):
+        await queue.dequeue()
+    worker = start(Misplaced(), valkey_url, tmp_path)
+    assert await asyncio.to_thread(worker.process.wait, 20) == 1
+    assert "is a lane's queue; run `phaze worker`" in worker.log.read_text("utf-8")
+
+
+async def test_a_plain_worker_elsewhere_gets_no_job_and_ours_do_it(
+    queue: LaneQueue, redis: Redis, valkey_url: str, tmp_path: Path, start: Any
+) -> None:
+    await queue.sweep()  # as every worker of ours does first
+    note = Note(tmp_path / "note")
+    worker = await start(Saq(), valkey_url, tmp_path).ready()
+    await queue.enqueue("work", key="work:1", note=str(note.path))
+    await asyncio.sleep(2.0)
+    assert not note.lines("start")
+    assert await queue.count("queued") == 1
+    assert await redis.type(keys.active_key(NAME)) == b"zset"
+    worker.end()
+    await start(lanes, valkey_url, tmp_path).ready()
+    job = await over(queue, "work:1", 5)
+    assert job is not None
+    assert job.status is Status.COMPLETE
+
+
+async def commands(redis: Redis) -> int:
+    return sum(int(row["calls"]) for row in (await redis.info("commandstats")).values())
+
+
+async def per_second(redis: Redis, seconds: float) -> float:
+    before, started = await commands(redis), time.monotonic()
+    await asyncio.sleep(seconds)
+    return (await commands(redis) - before - 1) / (time.monotonic() - started)
+
+
+async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_nearly_nothing(
+    redis: Redis, record_property: Any
+) -> None:
+    async def work(context: Any) -> None:
+        raise CircuitHeld("store")
+
+    queues = [LaneQueue(redis, name=f"lane-{number}") for number in range(4)]
+    workers = [lanes.worker(queue, [("work", work)], lane_options={"sweep": 5.0}) for queue in queues]
+    async with running(*workers):
+        await asyncio.sleep(2)
+        idle = await per_second(redis, 10)
+        await Breakers(queues[0].scripts, redis).force("store", "open", "a test")
+        await asyncio.gather(*(queues[0].enqueue("work", key=f"work:{number}") for number in range(1_000)))
+        assert await until(lambda: parked(redis), 20)
+        await asyncio.sleep(1)
+        held = await per_second(redis, 10)
+    record_property("idle", idle)
+    record_property("held", held)
+    assert idle <= 18
+    assert held - idle < 1
+
+
+async def parked(redis: Redis) -> bool:
+    return int(await redis.llen(keys.parked_key("store"))) == 1_000

@@ -336,8 +336,8 @@ class Rq(Peer):
         self.queue.enqueue_many([self.queue.prepare_data(record, (i,)) for i in ids])
 
     def worker_command(self, python: str, name: str) -> list[str]:
-        return [python, "-m", "rq.cli", "worker", "--quiet", "--url", URL,
-                "--worker-class", "rq.worker.SimpleWorker", QUEUE]  # fmt: skip
+        script = str(Path(python).with_name("rq"))
+        return [script, "worker", "--quiet", "--url", URL, "--worker-class", "rq.worker.SimpleWorker", QUEUE]
 
 
 PEERS: dict[str, Callable[[], Peer]] = {

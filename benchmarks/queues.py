@@ -216,7 +216,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds that one system may take")
     parser.add_argument("--no-sync", action="store_true", help="leave out the rows with AOF always")
     parser.add_argument("--write", action="store_true", help="write RESULTS.md beside this file")
-    parser.add_argument("--raw", type=Path, help="append every measurement to this file, a JSON object a line")
+    parser.add_argument("--raw", type=Path, help="keep every measurement in this file, and count those that it holds")
     for system in ("arq", "taskiq"):
         parser.add_argument(f"--{system}-python", default=f".venv-bench-{system}/bin/python", metavar="PATH",
                             help=f"the interpreter that has {system}")  # fmt: skip
@@ -235,6 +235,10 @@ def collect(bench: Bench, args: argparse.Namespace) -> tuple[dict[str, list[Row]
     plan = [(name, False) for name in names]
     plan += [] if args.no_sync else [(name, True) for name in names if name in SYNCED[0]]
     rows: dict[str, list[Row]] = {name + SYNCED[1] * sync: [] for name, sync in plan}
+    if args.raw and args.raw.exists():
+        for line in args.raw.read_text("utf-8").splitlines():
+            row = json.loads(line)
+            rows.setdefault(row.pop("peer"), []).append(row)
     for repetition in range(args.repetitions):
         for name, sync in plan:
             title = name + SYNCED[1] * sync
@@ -264,8 +268,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             version = bench.server.version
             rows, notes = collect(bench, args)
     cores = os.cpu_count()
+    counts = sorted({len(found) for found in rows.values()})
+    runs = " to ".join(map(str, (counts[:1] + counts[1:][-1:])))
     lines = [
-        f"{args.jobs:,} jobs that do nothing, medians of {args.repetitions} interleaved runs, {cores} cores, "
+        f"{args.jobs:,} jobs that do nothing, medians of {runs} interleaved runs, {cores} cores, "
         f"Python {platform.python_version()}, {version}, AOF off where nothing else is said. The number behind a name "
         "is its concurrency.",
         "",

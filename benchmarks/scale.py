@@ -38,16 +38,12 @@ Time = dict[str, float]
 
 async def fill(queue: LaneQueue, first: int, count: int, **options: Any) -> None:
     """Queue jobs, as SAQ's enqueue would one by one."""
-    redis = queue.redis
+    job = Job("noop", key="noop:#", kwargs={"i": "#"}, queue=queue, queued=now(), status=Status.QUEUED, **options)
+    text = str(queue.serialize(job))
     for start in range(first, first + count, 5_000):
-        pipe = redis.pipeline(transaction=False)
-        ids = {}
-        for i in range(start, min(start + 5_000, first + count)):
-            job = Job(
-                "noop", key=f"noop:{i}", kwargs={"i": i}, queue=queue, queued=now(), status=Status.QUEUED, **options
-            )
-            pipe.set(job.id, queue.serialize(job))
-            ids[job.id] = 0
+        pipe = queue.redis.pipeline(transaction=False)
+        ids = {queue.job_id(f"noop:{i}"): 0 for i in range(start, min(start + 5_000, first + count))}
+        pipe.mset({job_id: text.replace("#", job_id.rpartition(":")[2]) for job_id in ids})
         pipe.zadd(queue.namespace("incomplete"), ids)
         pipe.rpush(queue.namespace("queued"), *ids)
         await pipe.execute()

@@ -20,7 +20,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from agent.hub.server import listen, url_of
 from agent.lanes import job_key, queue_name
 from agent.phoenix import keys
 from agent.phoenix.outbox import Entry, outbox_key, refused_key
+from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.settings import load_settings
 from agent.valkey import Valkey
@@ -152,17 +153,19 @@ class Figures:
     stale: int
     lines: int
     """Log lines beyond one for each settled job."""
+    deliveries: int
+    """Entries that the hub was sent, again or for the first time."""
     drained: float
     """Seconds from the end of the chaos until everything was recorded and nothing was left."""
-    blows: dict[str, int] = field(default_factory=dict)
-    counters: dict[str, int] = field(default_factory=dict)
+    blows: dict[str, int]
 
     def __str__(self) -> str:
         blows = ", ".join(f"{number} {name}" for name, number in self.blows.items())
         return (
             f"chaos {self.kind} ({self.seconds:.0f} s): {blows}; takeovers {self.takeovers}, duplicates started "
             f"{self.duplicates}, stale settles {self.stale}, recorded {self.recorded} of {self.jobs}, "
-            f"lost {self.lost}, quiet again after {self.drained:.1f} s, {self.lines} log lines besides one a job"
+            f"lost {self.lost}, {self.deliveries} deliveries, quiet again after {self.drained:.1f} s, "
+            f"{self.lines} log lines besides one a job"
         )
 
 
@@ -180,6 +183,7 @@ class Fleet:
         self.jobs: list[str] = []
         self.proxy: Proxy
         self.redis: Redis
+        self._queue: LaneQueue
         self._producer: RedisQueue
         self._times = {} if times is None else {"CHAOS_TIMES": f"{times.lease} {times.sweep} {times.wedged}"}
 
@@ -187,6 +191,7 @@ class Fleet:
         """Everything up and every worker at work."""
         await self.valkey.start()
         self.redis = connect(self.valkey.url)
+        self._queue = LaneQueue(self.redis, name=QUEUE)
         self._producer = RedisQueue(connect(self.valkey.url), name=QUEUE)
         self.proxy = Proxy(self.valkey.socket)
         environment = {
@@ -302,18 +307,11 @@ class Fleet:
     async def left(self) -> dict[str, int]:
         """What is not over: every number is 0 once the fleet is quiet."""
         try:
-            async with self.redis.pipeline(transaction=False) as pipe:
-                pipe.llen(keys.queued_key(QUEUE))
-                pipe.zcard(keys.active_key(QUEUE))
-                pipe.zcard(keys.incomplete_key(QUEUE))
-                pipe.xlen(outbox_key(QUEUE))
-                numbers = await pipe.execute()
+            waiting = {kind: await self._queue.count(kind) for kind in ("queued", "active", "incomplete")}
+            outbox = await self.redis.xlen(outbox_key(QUEUE))
         except (RedisError, OSError):
             return {"unreachable": 1}
-        return {
-            **dict(zip(("queued", "active", "incomplete", "outbox"), numbers, strict=True)),
-            "unrecorded": len(self.jobs) - len(self.catalogue.taken),
-        }
+        return {**waiting, "outbox": outbox, "unrecorded": len(self.jobs) - len(self.catalogue.taken)}
 
     async def settle_down(self, within: float) -> float:
         """Wait until everything is over; how long it took."""
@@ -365,9 +363,9 @@ class Fleet:
             started - len(self.jobs),
             counters.get("stale", 0),
             len(events) - sum(event["event"] == "job.settled" for event in events),
+            self.catalogue.deliveries,
             drained,
-            dict(self.blows) or {"blows": 0},
-            counters,
+            dict(self.blows),
         )
 
 

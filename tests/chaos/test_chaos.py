@@ -21,9 +21,6 @@ from tests.chaos.harness import Fleet, Times, fleet
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "2"))
 LONG = SECONDS > 10
 JOBS = 2_000 if LONG else 800
-TICKS = max(2, round(SECONDS))
-"""Bursts of jobs, one a second, each met by a blow while it is worked on."""
-
 QUICK = Times()
 PATIENCE = 180.0
 """Seconds for a fleet to come to rest: ten times what is usual."""
@@ -70,14 +67,17 @@ ROUNDS = [[kind] for kind in KINDS] if LONG else [list(KINDS)]
 
 async def blow_upon_blow(found: Fleet, blow: Blow, jobs: int) -> None:
     """A burst of jobs each second, and a blow while they run."""
-    ended = time.monotonic() + SECONDS
-    for tick in range(TICKS):
-        next_tick = time.monotonic() + 1.0
-        feeding = asyncio.create_task(found.feed(jobs * (tick + 1) // TICKS - jobs * tick // TICKS))
+    began, fed, tick = time.monotonic(), 0, 0
+    while fed < jobs:
+        started = time.monotonic()
+        share = min(1.0, (started - began + 1.0) / SECONDS)
+        feeding = asyncio.create_task(found.feed(int(jobs * share) - fed))
+        fed = int(jobs * share)
         await asyncio.sleep(found.chance.uniform(0.0, 0.3))
         await blow(found, tick)
         await feeding
-        await asyncio.sleep(max(0.0, min(next_tick, ended) - time.monotonic()))
+        await asyncio.sleep(max(0.0, started + 1.0 - time.monotonic()))
+        tick += 1
     found.proxy.delay = 0.0
 
 

@@ -337,7 +337,7 @@ class Rq(Peer):
 
     def worker_command(self, python: str, name: str) -> list[str]:
         script = str(Path(python).with_name("rq"))
-        return [script, "worker", "--quiet", "--url", URL, "--worker-class", "rq.worker.SimpleWorker", QUEUE]
+        return [script, "worker", "--quiet", "--worker-class", "rq.worker.SimpleWorker", QUEUE]
 
 
 PEERS: dict[str, Callable[[], Peer]] = {

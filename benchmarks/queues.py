@@ -68,6 +68,7 @@ class Worker:
     """One worker process and all that it starts."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self.log = log
         with log.open("wb") as output, pinned(WORKER_CORE):
             self.process = subprocess.Popen(command, env=environment, cwd=HERE, stdout=output, stderr=output)
         self.root = psutil.Process(self.process.pid)
@@ -91,7 +92,8 @@ class Worker:
         for i in jobs:
             while not started[i]:
                 if self.process.poll() is not None:
-                    raise RuntimeError(f"its worker ended with {self.process.returncode}")
+                    said = self.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
+                    raise RuntimeError(f"its worker ended with {self.process.returncode}: {' '.join(said)}")
                 if time.monotonic() > deadline:
                     return
                 time.sleep(0.005)
@@ -113,7 +115,13 @@ class Bench:
         self.server = Server(url)
         self.pythons = pythons
         self.log = folder / "worker.log"
-        self.environment = {**os.environ, "PYTHONPATH": str(HERE), "BENCH_URL": url, "PYTHONUNBUFFERED": "1"}
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(HERE),
+            "BENCH_URL": url,
+            "RQ_REDIS_URL": url,
+            "PYTHONUNBUFFERED": "1",
+        }
 
     def call(self, name: str, command: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
         """Run peers.py in the environment of a system."""
@@ -140,8 +148,7 @@ class Bench:
         self.server.wipe(sync=sync)
         self.produce(name, 0, jobs)
         self.server.reset()
-        environment = {**self.environment, "BENCH_URL": self.environment["BENCH_URL"]}
-        worker = Worker(peer.worker_command(self.pythons[peer.python], name), environment, self.log)
+        worker = Worker(peer.worker_command(self.pythons[peer.python], name), self.environment, self.log)
         try:
             row = self.throughput(worker, jobs, timeout)
             row |= self.latency(worker, name, jobs)

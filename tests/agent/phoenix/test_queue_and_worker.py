@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -208,9 +209,7 @@ async def per_second(redis: Redis, seconds: float) -> float:
     return (await commands(redis) - before - 1) / (time.monotonic() - started)
 
 
-async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_nearly_nothing(
-    redis: Redis, record_property: Any
-) -> None:
+async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_nearly_nothing(redis: Redis) -> None:
     async def work(context: Any) -> None:
         raise CircuitHeld("store")
 
@@ -224,8 +223,7 @@ async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_nearl
         assert await until(lambda: parked(redis), 20)
         await asyncio.sleep(1)
         held = await per_second(redis, 10)
-    record_property("idle", idle)
-    record_property("held", held)
+    logging.getLogger("figures").warning("commands/s: idle %.1f, with 1,000 parked jobs %.1f", idle, held)
     assert idle <= 18
     assert held - idle < 1
 

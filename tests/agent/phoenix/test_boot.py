@@ -31,9 +31,11 @@ def server(tmp_path: Path) -> Iterator[Callable[..., str]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def start(*settings: str) -> str:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = 65_535
+        while port > 55_000:  # a cluster's server takes port + 10000 as well
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
         command = [str(get_binary_path()), "--port", str(port), "--save", "", "--dir", str(tmp_path), *settings]
         running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         deadline = time.monotonic() + 30

@@ -228,7 +228,7 @@ async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_nearl
     logging.getLogger("figures").warning("commands/s: idle %.1f, with 1,000 parked jobs %.1f", idle, held)
     assert idle <= 18
     assert looks * 3 / 10 < 1, "a look at a circuit is EVALSHA, TIME and HMGET"
-    assert held - idle < 2, "and nothing else grows; what falls into ten seconds differs by one a second"
+    assert held - idle < 3, "and nothing else grows; what falls into ten seconds differs by one or two a second"
 
 
 async def calls(redis: Redis, command: str) -> int:

@@ -12,7 +12,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test chaos bench lint format lock clean
+.PHONY: help up test faults chaos bench lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -43,6 +43,9 @@ test: $(DEV) ## Lint, types, and all tests
 	@$(BIN)/pytest --cov --cov-report=term
 
 CHAOS_SECONDS ?= 60
+faults: $(DEV) ## What plain SAQ does and a lane does not, with real processes
+	@$(BIN)/pytest -m "" tests/agent/phoenix/test_named_faults.py tests/agent/phoenix/test_named_faults_processes.py
+
 chaos: $(DEV) ## Kill, freeze, restart and cut for CHAOS_SECONDS each, and print what came of it
 	@CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/chaos --quiet
 

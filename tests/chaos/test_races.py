@@ -23,7 +23,7 @@ async def test_a_run_that_is_unwanted_before_its_first_step_ends_all_the_same(re
     job = await queue.enqueue("never", key="never:1")
     assert job is not None
     _, (run,) = await queue.step(worker.id, "io", 1)
-    worker._begin(run)
+    worker.begin(run)
     run.cancel("abort")
     starting = asyncio.create_task(worker.start())
     async with asyncio.timeout(20):

@@ -81,7 +81,6 @@ class AgentWorker:
             outbox=True,
             timeout_of=self._timeout,
             has_outside_effects=self._has_outside_effects,
-            on_settled=self.relay.wake,
             breakers=self.breakers,
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,
@@ -133,7 +132,6 @@ class AgentWorker:
                 children=self.children,
                 breakers=self.breakers,
                 worker=self.name,
-                on_report=self.relay.wake,
             )
             return await execution.run(arguments)
 

@@ -52,7 +52,6 @@ class LaneWorker(Worker[Any]):
         outbox: whether results go to a control plane.
         timeout_of: (job) -> seconds that a run may take; None: what the job says.
         has_outside_effects: (job) -> whether a run must stop when its lease may have ended.
-        on_settled: called after results were recorded.
         breakers: the circuits for which parked jobs wait.
     """
 
@@ -66,7 +65,6 @@ class LaneWorker(Worker[Any]):
         outbox: bool = False,
         timeout_of: Callable[[Any], float] | None = None,
         has_outside_effects: Callable[[Any], bool] | None = None,
-        on_settled: Callable[[], None] | None = None,
         breakers: Breakers | None = None,
         sweep: float = SWEEP,
         **options: Any,
@@ -78,7 +76,6 @@ class LaneWorker(Worker[Any]):
         self.settled = 0
         self.stale = 0
         self._grace = grace
-        self._on_settled = on_settled
         self._sweep_every = sweep
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
         self._endings = Endings(queue, self.id, outbox=outbox)
@@ -119,8 +116,6 @@ class LaneWorker(Worker[Any]):
         """What became of endings."""
         for ending, answer in zip(endings, answers, strict=True):
             self._note(ending, answer)
-        if self._on_settled is not None:
-            self._on_settled()
 
     def _note(self, ending: Ending, answer: str) -> None:
         run, job = ending.run, ending.run.job

@@ -334,6 +334,32 @@ async def test_a_worker_whose_clock_lags_does_not_run_a_tick_again(
         raise RunsTwice(f"one tick ran {len(runs)} times")
 
 
+@both(RunsTwice, "without a key, each look at the clock enqueues the next tick again")
+async def test_a_tick_runs_once_with_unique_false_however_often_a_fleet_looks_at_the_clock(
+    engine: Engine, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    async def tidy(context: Any) -> None:
+        runs.append(context["job"].scheduled)
+
+    tidy.__qualname__ = "tidy"
+    crons = [CronJob(tidy, cron="0 * * * *", unique=False)]  # type: ignore[var-annotated]
+    queue = engine.queue(redis)
+    fleet = [engine.worker(engine.queue(redis), [], cron_jobs=crons) for _ in range(2)]
+    for worker in fleet * 2:
+        await schedule_at(monkeypatch, worker, int(time.time()) - 3600 - 60)  # so that the tick is due now
+    async with running(engine.worker(queue, [("tidy", tidy)])):
+
+        async def settled() -> bool:
+            return bool(runs) and await queue.count("incomplete") == 0
+
+        assert await until(settled, 5)
+    assert len(set(runs)) == 1
+    if len(runs) > 1:
+        raise RunsTwice(f"one tick ran {len(runs)} times")
+
+
 @both(PageEmpty, "the end of the page is limit-1, whatever the offset")
 async def test_every_page_of_jobs_shows_its_jobs(engine: Engine, redis: Redis) -> None:
     queue = engine.queue(redis)

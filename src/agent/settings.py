@@ -97,6 +97,11 @@ class Settings(BaseSettings):
         description="Where the catalogue, the embedded server's files, tokens and logs live.",
     )
 
+    metrics_host: str = Field("127.0.0.1", description="The address on which a worker shows its metrics.")
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="The port of a worker's /metrics for Prometheus; unset: none."
+    )
+
     shutdown_grace: float = Field(
         10.0,
         ge=0,

@@ -14,7 +14,7 @@ import click
 import structlog
 from redis.exceptions import RedisError
 
-from agent import logs
+from agent import logs, metrics
 from agent.cancelling import end
 from agent.children import Children
 from agent.errors import ConfigError
@@ -149,4 +149,6 @@ def worker() -> None:
     pin_threads(settings.agent_lane)
     if settings.ffmpeg is not None:
         os.environ[variable("ffmpeg")] = settings.ffmpeg
+    if settings.metrics_port is not None:
+        metrics.serve(settings.metrics_host, settings.metrics_port)
     asyncio.run(AgentWorker(settings).run())

@@ -21,6 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
+from agent.metrics import timed
 from agent.phoenix.scripts import sha, text
 
 if TYPE_CHECKING:
@@ -131,10 +132,11 @@ class Leases:
     def _run_script(self, arguments: list[Any]) -> list[bytes]:
         prelude = self._queue.scripts.prelude
         call = (str(len(self._queue.keys)), *self._queue.keys, *arguments)
-        try:
-            reply = self._execute("EVALSHA", sha("renew", prelude), *call)
-        except NoScriptError:
-            reply = self._execute("EVAL", text("renew", prelude), *call)
+        with timed("renew"):
+            try:
+                reply = self._execute("EVALSHA", sha("renew", prelude), *call)
+            except NoScriptError:
+                reply = self._execute("EVAL", text("renew", prelude), *call)
         return list(reply)
 
     def _distrust(self) -> None:

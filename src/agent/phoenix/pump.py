@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from redis.exceptions import RedisError
 
+from agent import metrics
 from agent.cancelling import end
 from agent.redis_client import Line
 from agent.throttle import OncePer
@@ -145,6 +146,7 @@ class Pump:
             self._unsure = self._unsure or wanted > 0
             self._dry = False
             self._failures += 1
+            metrics.STEP_FAILURES.inc()
             if not isinstance(error, RedisError | OSError):  # a fault of ours must not end the pump
                 log.exception("worker.step_failed", failures=self._failures)
             elif self._complain():
@@ -172,6 +174,7 @@ class Pump:
         """No other step is on its way: whatever is claimed in our name and not known here was never heard of."""
         known = [*(run.token for run in self._slots.runs.values()), *self.unsettled]
         if given := await self._queue.unheard(self._slots.id, known, over=line):
+            metrics.GIVEN_BACK.inc(given)
             log.warning("worker.claims_given_back", jobs=given)
         self._unsure = False
 

@@ -17,6 +17,7 @@ import httpx
 import structlog
 from redis.exceptions import RedisError
 
+from agent import metrics
 from agent.phoenix.outbox import ENTRY_FIELD, outbox_key, refused_key, relay_key
 from agent.throttle import OncePer
 
@@ -137,6 +138,7 @@ class Relay:
         for reason in refusals.values():
             log.error("relay.refused", reason=reason, kept_in=self._refused)
         self.delivered += len(batch) - len(refusals)
+        metrics.DELIVERED.inc(len(batch) - len(refusals))
         return True
 
     async def _next_batch(self) -> list[tuple[bytes, bytes]]:

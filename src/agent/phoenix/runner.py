@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from saq.types import JobTaskContext
 
+from agent.metrics import WAIT_SECONDS
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, Quarantined, Result, version_of
 from pipelines.errors import ChildDied, RecordNotFoundError
 
@@ -85,6 +86,8 @@ class Runner:
         job, endings = run.job, self._endings
         assert job is not None
         job.started, job.worker_id, job.attempts = int(run.started * 1000), self._worker.id, run.attempts
+        due = max(job.queued / 1000, job.scheduled)
+        WAIT_SECONDS.labels(job.function).observe(max(0.0, run.started - due))
         if (timeout := self._timeout_of(job)) > 0:
             run.limit(timeout)
         context: Any = {**self._worker.context, "job": job, "run": run}

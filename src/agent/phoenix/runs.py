@@ -75,6 +75,8 @@ class Ending:
     run: Run
     text: bytes | str
     status: str
+    outcome: str
+    """What people are told: done, partial, rejected, skipped, answered, retried, parked, dead-letter ..."""
     number: float = 0.0
     marker: str = ""
     marker_ms: int = 0

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
+from agent.metrics import timed
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -68,7 +70,8 @@ class Scripts:
         """The script's reply; `over` a line of the caller's own, else any connection."""
         execute: Callable[..., Awaitable[Any]] = (over or self._redis).execute_command
         call = (str(len(keys)), *keys, *args)
-        try:
-            return await execute("EVALSHA", sha(script, self.prelude), *call)
-        except NoScriptError:
-            return await execute("EVAL", text(script, self.prelude), *call)
+        with timed(script):
+            try:
+                return await execute("EVALSHA", sha(script, self.prelude), *call)
+            except NoScriptError:
+                return await execute("EVAL", text(script, self.prelude), *call)

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from saq import Worker
 from saq.worker import ensure_coroutine_function
 
+from agent import metrics
 from agent.cancelling import end
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
@@ -42,7 +43,6 @@ ALONE_AFTER = 2
 
 SETTLE_AT_STOP = 5.0
 """Seconds that a stopping worker tries to hand over what has ended; what it cannot, its leases' ends will."""
-EVENTS = {"retry": "retried", "release": "released", "park": "parked"}
 
 
 class LaneWorker(Worker[Any]):
@@ -102,6 +102,8 @@ class LaneWorker(Worker[Any]):
         """SAQ starts one of these per slot; here one pump serves all slots."""
         if not self._pumping:
             self._pumping = True
+            metrics.SLOTS.set(self.concurrency)
+            metrics.IN_FLIGHT.set_function(lambda: len(self.runs))
             self._pump.start()
             self._leases.start()
 
@@ -117,8 +119,9 @@ class LaneWorker(Worker[Any]):
             self._note(ending, answer)
 
     def _note(self, ending: Ending, answer: str) -> None:
-        run, job = ending.run, ending.run.job
+        run = ending.run
         seconds = time.time() - run.started
+        outcome = ending.outcome if answer == "settled" else answer
         if answer == "settled" and ending.kind == "settle":
             self.settled += 1
             if ending.status == "complete":
@@ -127,17 +130,24 @@ class LaneWorker(Worker[Any]):
                 self.queue.failed += 1
             else:
                 self.queue.aborted += 1
-            log.info("job.settled", task=run.service, record_id=run.record, status=ending.status,
+            log.info("job.settled", task=run.service, record_id=run.record, outcome=outcome,
                      seconds=round(seconds, 3), attempts=run.attempts)  # fmt: skip
         elif answer == "settled":
             self.queue.retried += ending.kind == "retry"
-            log.info(f"job.{EVENTS[ending.kind]}", task=run.service, record_id=run.record, attempts=run.attempts,
+            log.info(f"job.{outcome}", task=run.service, record_id=run.record, attempts=run.attempts,
                      wait=round(ending.number, 1), where=ending.where or None)  # fmt: skip
         elif answer == "stale":
             self.stale += 1
             log.warning("job.stale", task=run.service, record_id=run.record, fence=run.token)
         else:
-            log.error("job.settle_failed", key=job.key if job else run.id, error=answer)
+            outcome = "error"
+            log.error("job.settle_failed", id=run.id, error=answer)
+        self._count(run.service, outcome, seconds)
+
+    def _count(self, task: str, outcome: str, seconds: float) -> None:
+        task = task if task in self.functions else "unknown"  # what strangers enqueue makes no series of its own
+        metrics.RUNS.labels(task, outcome).inc()
+        metrics.RUN_SECONDS.labels(task).observe(seconds)
 
     # One run.
 
@@ -195,6 +205,7 @@ class LaneWorker(Worker[Any]):
                     swept = started
                 if due or taken:
                     self._pump.wake()
+                metrics.TAKEOVERS.inc(len(taken))
                 for job_id in taken:
                     log.warning("job.taken_over", id=job_id)
                 if orphans:

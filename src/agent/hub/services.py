@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redis.asyncio import Redis
+
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
 from agent.hub.reconciler import Reconciler
@@ -17,6 +19,8 @@ class Services:
     activity: Activity
     reconciler: Reconciler | None
     """None where the hub has no queue server: then it only shows and records."""
+    redis: Redis | None
+    """The queue server."""
 
     def poke(self) -> None:
         """Something new may be owed."""

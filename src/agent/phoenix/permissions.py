@@ -22,7 +22,7 @@ pattern `saq:job:<queue>:*`, which a server allows only to a user whose rule has
 
 NAMES = """
 ping info select time type eval evalsha script|load multi exec psubscribe punsubscribe publish
-get mget set setex del exists blmove llen lpos lpop lpush lrange lrem rpush
+get mget set setex expire del exists blmove llen lpos lpop lpush lrange lrem rpush
 hdel hget hincrby hmget hset sadd sismember smembers srem
 zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscore xadd xdel xrange
 """

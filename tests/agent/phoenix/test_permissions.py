@@ -1,0 +1,172 @@
+"""The least ACL rule of the README is enough for everything, and nothing in it is too much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from redis.asyncio import Redis
+from saq.job import Status
+from saq.queue.redis import RedisQueue
+
+from agent.cli import phaze
+from agent.hub.activity import Activity
+from agent.hub.catalogue import Catalogue
+from agent.lanes import queue_name
+from agent.phoenix import keys, permissions
+from agent.phoenix.boot import wait_for_server
+from agent.phoenix.breaker import Breakers
+from agent.phoenix.endings import CircuitHeld, Endings, Quarantined
+from agent.phoenix.outbox import outbox_key
+from agent.phoenix.queue import LaneQueue
+from agent.phoenix.relay import Relay
+from agent.phoenix.worker import LaneWorker
+from agent.producer import Producer
+from agent.redis_client import connect
+from pipelines.errors import RecordNotFoundError
+from tests.agent.phoenix.engines import over, until
+from tests.conftest import REPO
+from tests.control_plane import ControlPlane
+from tests.servers import Local, program
+
+TASK = "push_file"
+QUEUE = queue_name("local", "io")
+
+
+def readmes_rule() -> str:
+    """The rule as README prints it."""
+    _, _, rest = (REPO / "README.md").read_text("utf-8").partition("    ACL SETUSER")
+    return " ".join(("ACL SETUSER" + rest.partition("\n\n")[0]).split())
+
+
+def test_the_readme_prints_the_rule_by_which_a_start_is_checked() -> None:
+    assert readmes_rule() == permissions.rule()
+
+
+def a_body() -> Any:
+    """A task that ends as it is told, each job's first time."""
+    seen: set[str] = set()
+
+    async def body(context: Any, *, do: str = "") -> str:
+        key = context["job"].key
+        if key not in seen:
+            seen.add(key)
+            if do == "lose":
+                raise RecordNotFoundError("gone")
+            if do == "refuse":
+                raise Quarantined("bad")
+            if do == "hold":
+                raise CircuitHeld("store")
+            if do == "hang":
+                await asyncio.sleep(60)
+        return "well"
+
+    return body
+
+
+@pytest.fixture(params=["valkey-9", "redis-7"])
+async def servers_admin(request: pytest.FixtureRequest, start_server: Callable[..., Local]) -> AsyncIterator[Redis]:
+    """A client that may do everything, on a server where the default user needs a password."""
+    server = start_server("--requirepass", "all", "--acl-pubsub-default", "resetchannels",
+                          program=program(request.param))  # fmt: skip
+    admin = connect(f"redis://:all@127.0.0.1:{server.port}")
+    yield admin
+    await admin.aclose()
+
+
+async def test_a_whole_jobs_life_needs_the_readmes_rule_and_all_of_it(
+    servers_admin: Redis, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await servers_admin.execute_command(*readmes_rule().replace("PASSWORD", "p/w").split())
+    await servers_admin.config_resetstat()
+    url = f"redis://phaze:p%2Fw@127.0.0.1:{servers_admin.connection_pool.connection_kwargs['port']}/1"
+    monkeypatch.setenv("PHAZE_REDIS_URL", url)
+    redis = connect(url)
+    async with working(redis, plane) as queue:
+        await the_life(redis, queue)
+        await what_operators_do(queue)
+        with Catalogue(tmp_path) as catalogue:
+            catalogue.register_agent("local", "t0ken")
+            assert (await Activity(catalogue, redis).status())["queue"] == "ok"
+    await redis.aclose()
+    denied = [entry[entry.index(b"object") + 1] for entry in await servers_admin.execute_command("ACL", "LOG")]
+    assert denied == []
+    used = {name.removeprefix("cmdstat_") for name in await servers_admin.info("commandstats")}
+    assert set(permissions.COMMANDS) - used == set(), "nothing is granted in vain"
+
+
+@contextlib.asynccontextmanager
+async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]:
+    """A worker and its relay."""
+    queue = LaneQueue(redis, name=QUEUE, lease=1.0)
+    relay = Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken")
+    worker = LaneWorker(queue, [(TASK, a_body())], lane="io", concurrency=2, outbox=True, sweep=0.2, grace=0.1)
+    assert await wait_for_server(queue) == 0
+    await queue.enqueue(TASK, key=f"{TASK}:0")
+    _, (run,) = await queue.step("another", "io", 1)
+    given_back = Endings(queue, "another", outbox=True).released(run)
+    assert [(await queue.step("another", "io", 0, [given_back]))[0] for _ in range(2)] == [["settled"], ["stale"]]
+    running = asyncio.create_task(worker.start())
+    yield queue
+    worker.event.set()
+    await running
+    await redis.xadd(outbox_key(QUEUE), {"entry": "no JSON"})
+    assert await relay.drain(10)
+    assert plane.entries
+    await relay.close()
+    await queue.disconnect()
+
+
+async def the_life(redis: Redis, queue: LaneQueue) -> None:
+    """Producers of both kinds, every ending, an abort, what the page asks for."""
+    producer = RedisQueue(redis, name=QUEUE)
+    job = await producer.enqueue(TASK, key=f"{TASK}:1", ttl=60)
+    assert job is not None
+    await job.refresh(until_complete=10)
+    assert job.status is Status.COMPLETE
+    assert await queue.apply(TASK, timeout=10, key=f"{TASK}:1") == "well"
+    for number, do in enumerate(("lose", "lose", "refuse", "hold", "hang", "hang"), 2):
+        await queue.enqueue(TASK, key=f"{TASK}:{number}", do=do, timeout=0 if number != 6 else 1)
+    assert await until(lambda: redis.llen(keys.dead_letters_key(TASK)), 10)
+    assert await over(queue, f"{TASK}:5", 10), "a closed circuit holds nobody"
+    hanging = await queue.job(f"{TASK}:7")
+    assert hanging is not None
+    await hanging.abort("enough")
+    assert await over(queue, f"{TASK}:7", 10)
+    assert await until(lambda: _failed(queue, f"{TASK}:6"), 10)
+    await queue.hurry()
+    assert await over(queue, f"{TASK}:6", 10)
+    await queue.retry(job, None)
+    breakers = Breakers(queue.scripts, redis)
+    for owner in range(5):
+        with pytest.raises(ConnectionError):
+            async with breakers.guard("store", str(owner)):
+                raise ConnectionError("away")
+    assert await over(queue, f"{TASK}:0", 10)
+    await Producer(redis).pending("local", TASK, ["1"])
+    await queue.info()
+
+
+async def _failed(queue: LaneQueue, key: str) -> bool:
+    job = await queue.job(key)
+    return job is not None and job.attempts > 0
+
+
+async def what_operators_do(queue: LaneQueue) -> None:
+    """Each command once, with what it has to work on."""
+    for line in (
+        "breaker list", "breaker open store --reason x", "breaker close store --reason x", "breaker reset store",
+        "dlq list", f"dlq show {TASK}:2", f"dlq replay {TASK}:2", f"dlq drop {TASK}:3", "quarantine list",
+        "pause io", "resume io", f"forget {TASK}:1 --yes", f"why {TASK}:1",
+    ):  # fmt: skip
+        done = await asyncio.to_thread(CliRunner().invoke, phaze, line.split())
+        assert done.exit_code == 0, (line, done.output, done.exception)
+    await asyncio.to_thread(CliRunner().invoke, phaze, ["pause", "io"])
+    await queue.enqueue(TASK, key=f"{TASK}:9")
+    done = await asyncio.to_thread(CliRunner().invoke, phaze, ["why", f"{TASK}:9"])
+    assert "it is queued, with 0 before it; the lane is paused" in done.output

@@ -25,6 +25,8 @@ class Trouble:
         return f"{self.said}; {self.remedy}"
 
 
+CERTIFICATE_OF_OURS = "rediss://...?ssl_certfile=/path/to/client.pem&ssl_keyfile=/path/to/client.key"
+
 LASTING: tuple[tuple[str, str], ...] = (
     (
         r"certificate is not valid for|[Hh]ostname mismatch|IP address mismatch",
@@ -38,7 +40,7 @@ LASTING: tuple[tuple[str, str], ...] = (
     ),
     (
         r"CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE|BAD_CERTIFICATE",
-        "it wants a certificate of ours: rediss://...?ssl_certfile=/path/to/client.pem&ssl_keyfile=/path/to/client.key",
+        f"it wants a certificate of ours: {CERTIFICATE_OF_OURS}",
     ),
     (r"WRONG_VERSION_NUMBER|UNKNOWN_PROTOCOL", "this port speaks no TLS: write redis:// in PHAZE_REDIS_URL"),
     (
@@ -68,8 +70,9 @@ PASSING: tuple[tuple[str, str], ...] = (
     (r"MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|^BUSY|used memory > ", "mend that on the server; its log says more"),
     (r"(?i)max number of clients", "raise its maxclients, or close what is connected to it"),
     (
-        r"(?i)reset by peer|closed by server|IncompleteRead|Broken pipe",
-        "see its log; if its port speaks TLS, write rediss:// in PHAZE_REDIS_URL",
+        r"(?i)reset by peer|closed by server|IncompleteRead|Broken pipe|EOF occurred",
+        "see its log; if its port speaks TLS, write rediss:// in PHAZE_REDIS_URL, and if it asks for a certificate, "
+        f"{CERTIFICATE_OF_OURS}",
     ),
     (
         r"(?i)time(d)? ?out",

@@ -173,7 +173,7 @@ async def test_a_server_that_is_away_or_still_loads_is_waited_for_and_told_once(
     server = start_server("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
     redis = client(server.url)
     async with redis.pipeline() as pipe:
-        for number in range(300):
+        for number in range(200):
             pipe.set(f"key:{number}", "x" * 100)
         await pipe.execute()
     await redis.save()

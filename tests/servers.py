@@ -134,11 +134,17 @@ class Container:
     """The image that people run, where Docker answers."""
 
     def __init__(self, *settings: str) -> None:
-        port = free_port()
-        self.url = f"redis://127.0.0.1:{port}"
-        command = ["run", "--detach", "--publish", f"127.0.0.1:{port}:6379", IMAGE, "valkey-server", "--save", ""]
-        self._name = _docker(*command, *settings, within=60).stdout.strip()
-        self._answers()
+        self._port = free_port()
+        self._name = f"phaze-test-{os.getpid()}-{self._port}"
+        self.url = f"redis://127.0.0.1:{self._port}"
+        publish = ["--publish", f"127.0.0.1:{self._port}:6379"]
+        command = ["run", "--detach", "--name", self._name, *publish, IMAGE, "valkey-server", "--save", ""]
+        try:
+            _docker(*command, *settings, within=60)
+            self._answers()
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         _docker("start", self._name)
@@ -146,9 +152,13 @@ class Container:
 
     def _answers(self) -> None:
         deadline = time.monotonic() + READY
-        while "PONG" not in _docker("exec", self._name, "valkey-cli", "ping", check=False).stdout:
-            assert time.monotonic() < deadline, _docker("logs", self._name).stdout
-            time.sleep(0.1)
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1) as line:
+                line.sendall(b"PING\r\n")
+                if line.recv(16).startswith(b"+PONG"):
+                    return
+            time.sleep(0.05)
+        raise TimeoutError(_docker("logs", self._name, check=False).stdout)
 
     def kill(self) -> None:
         _docker("kill", self._name)

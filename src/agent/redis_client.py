@@ -28,7 +28,7 @@ async def reply(call: Awaitable[T] | T) -> T:
 def connect(url: str) -> Redis:
     """A client for `url` that gives up on a silent server instead of waiting for ever.
 
-    Raises ConfigError where the address cannot be meant; neither it nor any part of it is in the message.
+    Raises ConfigError where the address cannot be meant; no password is in the message.
     """
     check_address(url)
     options: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}

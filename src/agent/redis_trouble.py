@@ -27,6 +27,9 @@ class Trouble:
 
 CERTIFICATE_OF_OURS = "rediss://...?ssl_certfile=/path/to/client.pem&ssl_keyfile=/path/to/client.key"
 
+DENIED = r"ACL failure in script|The user executing the script can't"
+"""A script's command that the user may not run is an error of the script's to redis-py."""
+
 LASTING: tuple[tuple[str, str], ...] = (
     (
         r"certificate is not valid for|[Hh]ostname mismatch|IP address mismatch",
@@ -86,7 +89,7 @@ def trouble(error: BaseException) -> Trouble:
     said = redact_text(" ".join(str(error).split())) or type(error).__name__
     if len(said) > LONGEST:
         said = said[:LONGEST] + "..."
-    if isinstance(error, NoPermissionError):
+    if isinstance(error, NoPermissionError) or re.search(DENIED, said):
         return Trouble(said, "grant it, as the rule in README, Configuration does", lasting=True)
     for pattern, remedy in LASTING:
         if re.search(pattern, said):

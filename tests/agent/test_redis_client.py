@@ -82,10 +82,10 @@ async def test_every_kind_of_address_carries_a_job_its_renewals_its_result_and_t
 ) -> None:
     url = address(kind)
     redis = connect(url)
-    queue = LaneQueue(redis, name=QUEUE, lease=0.4)
+    queue = LaneQueue(redis, name=QUEUE, lease=1.0)
 
     async def body(_context: Any) -> str:
-        await asyncio.sleep(0.7)  # without renewals it would be stopped before
+        await asyncio.sleep(1.3)  # without renewals it would be stopped before
         return "well"
 
     worker = LaneWorker(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from saq.job import Status
 from saq.queue.redis import RedisQueue
 
@@ -28,6 +29,7 @@ from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.producer import Producer
 from agent.redis_client import connect
+from agent.redis_trouble import trouble
 from pipelines.errors import RecordNotFoundError
 from tests.agent.phoenix.engines import over, until
 from tests.conftest import REPO
@@ -67,6 +69,16 @@ def a_body() -> Any:
         return "well"
 
     return body
+
+
+async def test_a_script_that_is_refused_a_command_says_what_to_do(servers_admin: Redis) -> None:
+    await servers_admin.execute_command(*readmes_rule().replace("+zadd ", "").split())
+    redis = connect(f"redis://phaze:PASSWORD@127.0.0.1:{servers_admin.connection_pool.connection_kwargs['port']}")
+    with pytest.raises(RedisError) as error:
+        await LaneQueue(redis, name=QUEUE).sweep()
+    assert trouble(error.value).lasting
+    assert "as the rule in README, Configuration does" in trouble(error.value).remedy
+    await redis.aclose()
 
 
 @pytest.fixture(params=["valkey-9", "redis-7"])

@@ -20,7 +20,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from agent.embedded import default_slots
 from agent.errors import ConfigError
-from agent.lanes import CPU_LANES, LANES
+from agent.lanes import CPU_LANES, LANES, PLUGINS
 from agent.phoenix.boot import check_server
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
@@ -209,6 +209,33 @@ def data_folder(settings: Settings) -> Iterator[Finding]:
         yield Finding("data folder", "ok", f"{folder}, {free // 2**30} GiB free")
 
 
+def other_packages(_settings: Settings) -> Iterator[Finding]:
+    """What other packages add, and whether it loads, asked of a process of its own: this one imports none of it."""
+    code = """
+import sys
+from agent import errors, lanes
+try:
+    for name in sys.argv[1:]:
+        lanes.load_checked(name)
+except errors.ConfigError as error:
+    sys.exit(str(error))
+"""
+    for package in sorted({new.package for new in PLUGINS}):
+        mine = [new for new in PLUGINS if new.package == package]
+        argv = [sys.executable, "-P", "-c", code, *(new.task for new in mine)]
+        said = ", ".join(f"{new.task} on {new.lane}" for new in mine)
+        try:
+            run = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired:
+            yield Finding(package, "missing", f"{said}: its import takes more than two minutes", "mend or uninstall it")
+            continue
+        if run.returncode == 0:
+            yield Finding(package, "ok", said)
+        else:
+            reason, _, remedy = (run.stderr.strip().splitlines() or ["it does not load"])[-1].rpartition("; ")
+            yield Finding(package, "missing", reason, remedy)
+
+
 def variables(_settings: Settings) -> Iterator[Finding]:
     """Misspelt variables."""
     for name, near in unknown_variables():
@@ -223,6 +250,7 @@ CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     lanes_against_cores,
     memory,
     data_folder,
+    other_packages,
     variables,
 )
 

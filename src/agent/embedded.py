@@ -156,6 +156,10 @@ class Fleet:
             *self.workers,
         ]
 
+    def misconfigured(self) -> Supervised | None:
+        """A program that cannot start as it is configured, if there is one; its log's last line says why."""
+        return next((program for program in self.programs() if program.misconfigured), None)
+
     def hopeless(self) -> Supervised | None:
         """A program that dies again and again, if there is one."""
         return next((program for program in self.programs() if program.early_deaths >= HOPELESS), None)

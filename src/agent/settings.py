@@ -11,19 +11,24 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from dotenv import dotenv_values
 from platformdirs import user_data_path
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agent.errors import ConfigError
-from agent.lanes import HEARTBEAT_LANE, LANES
+from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
 
 PREFIX = "PHAZE_"
 ENV_FILE = ".env"
+
+LANE_SLOTS = 2
+"""Slots of a lane for which no field says more: one that another package adds."""
+
+T = TypeVar("T", bound=BaseSettings)
 
 
 def _unset_if_empty(value: Any) -> Any:
@@ -33,6 +38,21 @@ def _unset_if_empty(value: Any) -> Any:
 MaybeStr = Annotated[str | None, BeforeValidator(_unset_if_empty)]
 
 
+def with_every_lanes_knob(settings: type[T]) -> type[T]:
+    """The class with a field `lane_<lane>_concurrency` for each lane of the table that has none yet."""
+    missing = [lane for lane in LANES if f"lane_{lane}_concurrency" not in settings.model_fields]
+    knobs: dict[str, Any] = {
+        f"lane_{lane}_concurrency": (int, Field(LANE_SLOTS, ge=1, le=1000, description=_slots_of(lane)))
+        for lane in missing
+    }
+    return create_model(settings.__name__, __base__=settings, __module__=__name__, **knobs) if knobs else settings
+
+
+def _slots_of(lane: str) -> str:
+    return f"Slots of the {lane} lane{' (CPU: one core each)' if lane in CPU_LANES else ''}."
+
+
+@with_every_lanes_knob
 class Settings(BaseSettings):
     """All settings. `load_settings()` is how to get them: it turns errors into one line each."""
 

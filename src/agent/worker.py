@@ -19,7 +19,7 @@ from agent.cancelling import end
 from agent.children import Children
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
-from agent.lanes import CPU_LANES, load_task, payload_model, queue_name, tasks_of
+from agent.lanes import CPU_LANES, load_checked, payload_model, queue_name, tasks_of
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.execution import Execution
@@ -61,7 +61,7 @@ class AgentWorker:
         self.settings = settings
         self.lane = settings.agent_lane
         self.concurrency = settings.concurrency(self.lane)
-        self.functions = {name: load_task(target) for name, target in tasks_of(self.lane).items()}
+        self.functions = {name: load_checked(name) for name in tasks_of(self.lane)}
         self.redis = connect(address)
         self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane))
         self.children = Children(self.concurrency, memory_mb=settings.child_memory_mb, max_jobs=settings.child_max_jobs)
@@ -81,7 +81,6 @@ class AgentWorker:
             outbox=True,
             timeout_of=self._timeout,
             has_outside_effects=self._has_outside_effects,
-            on_settled=self.relay.wake,
             breakers=self.breakers,
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,
@@ -132,7 +131,6 @@ class AgentWorker:
                 children=self.children,
                 breakers=self.breakers,
                 worker=self.name,
-                on_report=self.relay.wake,
             )
             return await execution.run(arguments)
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from agent.cancelling import end
 from agent.hub import agent_api, pages
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
@@ -27,6 +28,9 @@ from agent.producer import Producer
 from agent.settings import Settings
 
 log = structlog.get_logger()
+
+LOOPS_END = 5.0
+"""Seconds for the loops to end at shutdown; what they leave undone, the next hub does."""
 
 
 def create_app(
@@ -46,9 +50,7 @@ def create_app(
         try:
             yield
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await end(loops, within=LOOPS_END)
 
     app = Starlette(
         routes=[*agent_api.routes, *pages.routes],

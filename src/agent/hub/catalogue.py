@@ -18,7 +18,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import debts, derived, progress, recording, scans, schema, tracks, work
+from agent.hub import debts, derived, others, progress, recording, scans, schema, tracks, work
 from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
 from agent.hub.debts import Debt
 from agent.hub.duplicates import DuplicateGroups
@@ -207,6 +207,13 @@ class Catalogue:
         """See `work.scans_since`."""
         with self._database.read() as connection:
             return work.scans_since(connection, moment)
+
+    def results(
+        self, service: str, record_id: str | None = None, *, limit: int = 1000, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """See `others.results_of`."""
+        with self._database.read() as connection:
+            return others.results_of(connection, service, record_id, limit=limit, offset=offset)
 
     def owed_keys(self, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
         """See `debts.keys`."""

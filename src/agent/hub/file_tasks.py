@@ -36,6 +36,9 @@ FILE_TASKS: dict[str, FileTask] = {
     ANALYSIS: FileTask(f"{analyze.PROFILE}-{analyze.SCHEMA}", analyze.AnalyzePayload),
 }
 
+ABOUT_FILES = frozenset({*FILE_TASKS, "scan_live_set", "s3_upload", "push_file"})
+"""Tasks whose record id is a file's id in the catalogue; that of any other, another package's too, may be any text."""
+
 
 def version_for(service: str, sha256: str) -> str:
     """`<sha256>:<profile>`: what a result of that task stands for."""

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from agent.hub import derived, scans
-from agent.hub.file_tasks import SCAN
+from agent.hub.file_tasks import ABOUT_FILES, SCAN
 from agent.hub.schema import files, owed, results
 from agent.hub.schema import scans as scan_table
 from agent.phoenix.outbox import Entry
@@ -67,6 +67,8 @@ def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[i
     _upsert_result(connection, agent_id, entry)
     if entry.service == SCAN:
         return scans.close(connection, agent_id, entry)
+    if entry.service not in ABOUT_FILES:
+        return set()
     _free_the_key(connection, entry)
     return derived.files_of(connection, entry.record_id, entry.version, all_of_content=news)
 
@@ -101,7 +103,7 @@ def _own(connection: sa.Connection, agent_id: str, entry: Entry) -> None:
     owner: str | None = None
     if entry.service == SCAN:
         owner = connection.scalar(sa.select(scan_table.c.agent_id).where(scan_table.c.id == entry.record_id))
-    elif (file_id := derived.file_id_of(entry.record_id)) is not None:
+    elif entry.service in ABOUT_FILES and (file_id := derived.file_id_of(entry.record_id)) is not None:
         owner = connection.scalar(sa.select(files.c.agent_id).where(files.c.id == file_id))
     if owner is not None and owner != agent_id:
         raise EntryRefused(f"{entry.service}:{entry.record_id} belongs to another agent")

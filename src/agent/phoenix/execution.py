@@ -46,7 +46,6 @@ class Execution:
         children: Children,
         breakers: Breakers,
         worker: str,
-        on_report: Callable[[], None],
     ) -> None:
         self._run = run
         self._function = function
@@ -54,7 +53,6 @@ class Execution:
         self._children = children
         self._breakers = breakers
         self._worker = worker
-        self._on_report = on_report
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
@@ -127,7 +125,6 @@ class Execution:
         )
         await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
         self._parts += 1
-        self._on_report()
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)

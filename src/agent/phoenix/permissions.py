@@ -22,9 +22,10 @@ pattern `saq:job:<queue>:*`, which a server allows only to a user whose rule has
 
 NAMES = """
 ping info select time type eval evalsha script|load multi exec psubscribe punsubscribe publish
-get mget set setex expire del exists blmove llen lpos lpop lpush lrange lrem rpush
-hdel hget hincrby hmget hset sadd sismember smembers srem
-zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscore xadd xdel xrange
+get mget mset set setex expire pexpire del exists blmove llen lpos lpop lpush lrange lrem rpush
+hdel hget hincrby hmget hset sadd sismember smismember smembers srem
+zadd zcard zcount zrange zrangebyscore zrevrangebyscore zrem zremrangebyscore zscore zmscore
+xadd xdel xlen xrange xread
 """
 COMMANDS = tuple(NAMES.split())
 

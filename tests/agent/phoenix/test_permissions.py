@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from saq.job import Status
 from saq.queue.redis import RedisQueue
 
+from agent.cancelling import end
 from agent.cli import phaze
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
@@ -24,7 +25,7 @@ from agent.phoenix import keys, permissions
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import CircuitHeld, Quarantined
-from agent.phoenix.outbox import outbox_key
+from agent.phoenix.outbox import outbox_key, refused_key
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
@@ -136,14 +137,19 @@ async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]
     worker = LaneWorker(queue, [(TASK, a_body())], lane="io", concurrency=2, outbox=True, sweep=0.2, grace=0.1)
     assert await wait_for_server(queue) == 0
     await queue.enqueue(TASK, key=f"{TASK}:0")
+    await queue.upkeep(orphans=True, aborts=True)
+    await queue.step("deaf", "io", 1)
+    assert await queue.unheard("deaf", []) == 1
     await queue.step("dead", "io", 1)
-    started = asyncio.create_task(worker.start())
+    working = [asyncio.create_task(worker.start()), asyncio.create_task(relay.run())]
     yield queue
     worker.event.set()
-    await started
+    await working[0]
     await redis.xadd(outbox_key(QUEUE), {"entry": "no JSON"})
-    assert await relay.drain(10)
+    assert await until(lambda: redis.xlen(refused_key(QUEUE)), 10)
+    await Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken").drain(1)  # not its turn
     assert plane.entries
+    await end(working)
     await relay.close()
     await queue.disconnect()
 
@@ -156,10 +162,13 @@ async def the_life(redis: Redis, queue: LaneQueue) -> None:
     await job.refresh(until_complete=10)
     assert job.status is Status.COMPLETE
     assert await queue.apply(TASK, timeout=10, key=f"{TASK}:1") == "well"
-    for number, do in enumerate(("lose", "lose", "refuse", "hold", "hang", "hang"), 2):
-        await queue.enqueue(TASK, key=f"{TASK}:{number}", do=do, timeout=0 if number != 6 else 1)
+    for number, do in enumerate(("lose", "lose", "refuse", "hold"), 2):
+        await queue.enqueue(TASK, key=f"{TASK}:{number}", do=do)
     assert await until(lambda: redis.llen(keys.dead_letters_key(TASK)), 10)
-    assert await over(queue, f"{TASK}:5", 10), "a closed circuit holds nobody"
+    assert await over(queue, f"{TASK}:5", 30), "a closed circuit holds nobody"
+    await queue.enqueue(TASK, key=f"{TASK}:6", do="hang", timeout=1)
+    await queue.enqueue(TASK, key=f"{TASK}:7", do="hang", timeout=0)
+    assert await until(lambda: _runs(queue, f"{TASK}:7"), 10)
     hanging = await queue.job(f"{TASK}:7")
     assert hanging is not None
     await hanging.abort("enough")
@@ -176,6 +185,11 @@ async def the_life(redis: Redis, queue: LaneQueue) -> None:
     assert await over(queue, f"{TASK}:0", 10)
     await Producer(redis).pending("local", TASK, ["1"])
     await queue.info(jobs=True)
+
+
+async def _runs(queue: LaneQueue, key: str) -> bool:
+    job = await queue.job(key)
+    return job is not None and job.status is Status.ACTIVE
 
 
 async def _failed(queue: LaneQueue, key: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -150,19 +151,28 @@ async def test_an_undecodable_payload_is_set_aside_and_stops_nothing(queue: Lane
     assert await queue.count("incomplete") == 0
 
 
-async def test_one_tick_runs_once_in_a_fleet(redis: Redis) -> None:
-    ticks: list[int] = []
+@pytest.mark.parametrize("unique", [True, False])
+async def test_each_tick_of_each_cron_job_runs_once_in_a_fleet(redis: Redis, unique: bool) -> None:
+    ran: list[tuple[int, int]] = []
 
-    async def tidy(context: Any) -> None:
-        ticks.append(context["job"].scheduled)
+    async def tidy(context: Any, *, room: int) -> None:
+        ran.append((room, context["job"].scheduled))
 
     tidy.__qualname__ = "tidy"
-    crons = [CronJob(tidy, cron="* * * * * *")]  # type: ignore[var-annotated]
-    fleet = [lanes.worker(lanes.queue(redis), [], cron_jobs=crons) for _ in range(2)]
+    crons = [
+        CronJob(tidy, cron="* * * * * *", unique=unique, kwargs={"room": room})  # type: ignore[var-annotated]
+        for room in (1, 2)
+    ]
+    queue = lanes.queue(redis)
+    fleet = [lanes.worker(one, [], cron_jobs=crons) for one in (queue, lanes.queue(redis))]
     async with running(*fleet):
-        await asyncio.sleep(3.5)
-    assert len(ticks) >= 2
-    assert len(ticks) == len(set(ticks))
+
+        async def three_ticks() -> bool:
+            return min(Counter(room for room, _ in {*ran, (1, 0), (2, 0)}).values()) > 3
+
+        assert await until(three_ticks, 20), f"(room, tick) that ran: {ran}"
+        assert await queue.count("incomplete") <= 2 * len(crons), "one job a tick, and no more than two ticks ahead"
+    assert len(ran) == len(set(ran))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from agent.cancelling import end
 from agent.children import Children
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
-from agent.lanes import CPU_LANES, load_checked, payload_model, queue_name, tasks_of
+from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.execution import Execution
@@ -28,11 +28,8 @@ from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
 from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
-from pipelines.context import policy_of
 
 if TYPE_CHECKING:
-    from saq.job import Job
-
     from agent.lanes import Task
     from agent.phoenix.endings import Result
 
@@ -40,9 +37,6 @@ log = structlog.get_logger()
 
 THREAD_PINS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 """One slot is one core: child processes inherit these before any numeric library loads."""
-
-TIMEOUT_MARGIN = 15.0
-"""Seconds on top of a task's own time, for its child process to be killed and the failure to be told apart."""
 
 
 class AgentWorker:
@@ -79,8 +73,7 @@ class AgentWorker:
             lane=self.lane or "all",
             grace=settings.shutdown_grace,
             outbox=True,
-            timeout_of=self._timeout,
-            has_outside_effects=self._has_outside_effects,
+            timeout_of=lambda job: 0.0,  # the task's policy says so, whatever a producer left in the job
             breakers=self.breakers,
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,
@@ -135,18 +128,6 @@ class AgentWorker:
             return await execution.run(arguments)
 
         return run
-
-    def _timeout(self, job: Job) -> float:
-        """Seconds by the task's policy and a margin in which its child process is killed; whatever the job says."""
-        function = self.functions[job.function]
-        try:
-            payload = payload_model(function).model_validate(job.kwargs or {})
-        except ValueError:
-            return TIMEOUT_MARGIN  # the run itself refuses the arguments
-        return policy_of(function).timeout(payload) + TIMEOUT_MARGIN
-
-    def _has_outside_effects(self, job: Job) -> bool:
-        return policy_of(self.functions[job.function]).outside_effects
 
 
 def pin_threads(lane: str | None) -> None:

@@ -177,3 +177,22 @@ async def test_a_job_that_parks_while_others_are_let_go_is_not_forgotten(redis: 
     assert await queue.unpark("store", 10) == 1
     await queue.step("me", "io", 0, [endings.parked(runs[1], "store")])
     assert await redis.smembers(keys.parked_index_key(queue.name)) == {b"store"}
+
+
+async def test_a_body_that_cancels_itself_is_retried_later_and_not_at_once_for_ever(redis: Redis) -> None:
+    queue = LaneQueue(redis, name="phaze-agent-test-io")
+    runs = []
+
+    async def work(_context: Any) -> None:
+        runs.append(time.monotonic())
+        raise asyncio.CancelledError
+
+    worker = LaneWorker(queue, [("work", work)], concurrency=1)
+    await queue.enqueue("work", key="work:1")
+    starting = asyncio.create_task(worker.start())
+    await asyncio.sleep(1.5)
+    worker.event.set()
+    await starting
+    job = await queue.job("work:1")
+    assert job is not None
+    assert (len(runs), job.attempts) == (1, 1)

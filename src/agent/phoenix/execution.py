@@ -30,6 +30,9 @@ log = structlog.get_logger()
 P = ParamSpec("P")
 T = TypeVar("T")
 
+TIMEOUT_MARGIN = 15.0
+"""Seconds on top of a task's own time, for its child process to be killed and the failure to be told apart."""
+
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
 
@@ -69,7 +72,10 @@ class Execution:
         if extra := arguments.keys() - model.model_fields.keys():
             log.warning("job.extra_fields", task=self._run.service, record_id=self.record_id, fields=sorted(extra))
         policy = policy_of(self._function)
-        self._deadline = time.monotonic() + policy.timeout(payload)
+        seconds = policy.timeout(payload)
+        self._deadline = time.monotonic() + seconds
+        self._run.outside_effects = policy.outside_effects
+        self._run.limit(seconds + TIMEOUT_MARGIN)
         circuit = policy.dependency(payload) if policy.dependency is not None else None
         built = True
         async with self._breakers.guard(circuit, self._run.token):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from pipelines.errors import ChildDied, RecordNotFoundError
 
 if TYPE_CHECKING:
     from saq import Worker
+    from saq.job import Job
 
     from agent.phoenix.runs import Ending, Run
 
@@ -32,8 +32,7 @@ class Runner:
         worker: SAQ's side: its hooks, its context, its table of what runs.
         handlers: task -> coroutine function.
         endings: builds what a run comes to.
-        timeout_of: (job) -> seconds that a run may take; 0 for ever.
-        has_outside_effects: (job) -> whether a run must stop when its lease may have ended.
+        timeout_of: (job) -> seconds that a run may take, 0 for ever; a handler that knows better says `run.limit()`.
     """
 
     def __init__(
@@ -42,14 +41,12 @@ class Runner:
         handlers: Mapping[str, Handler],
         endings: Endings,
         *,
-        timeout_of: Callable[[Any], float],
-        has_outside_effects: Callable[[Any], bool],
+        timeout_of: Callable[[Job], float],
     ) -> None:
         self._worker = worker
         self._handlers = handlers
         self._endings = endings
         self._timeout_of = timeout_of
-        self._has_outside_effects = has_outside_effects
 
     async def carry_out(self, run: Run) -> Ending | None:
         """How the run ended; None if it is no longer ours to end."""
@@ -88,13 +85,8 @@ class Runner:
         job, endings = run.job, self._endings
         assert job is not None
         job.started, job.worker_id, job.attempts = int(run.started * 1000), self._worker.id, run.attempts
-        run.outside_effects = self._has_outside_effects(job)
-        timeout = self._timeout_of(job)
-        stop: asyncio.TimerHandle | None = None
-        if timeout > 0:
-            run.deadline = time.monotonic() + timeout
-            # A body that takes no notice is ended with its process, by the leases' thread.
-            stop = asyncio.get_running_loop().call_later(timeout, run.cancel, "timeout")
+        if (timeout := self._timeout_of(job)) > 0:
+            run.limit(timeout)
         context: Any = {**self._worker.context, "job": job, "run": run}
         assert run.task is not None
         self._worker.job_task_contexts[job] = JobTaskContext(task=run.task, aborted=None)
@@ -102,8 +94,10 @@ class Runner:
             await self._worker._before_process(context)
             value = await handler(context, **(job.kwargs or {}))
             return self._done(run, value if isinstance(value, Result) else Result(value))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             context["exception"] = None
+            if run.cancelled_for is None and not self._worker.event.is_set():
+                return self._failed(run, error)  # nobody wanted it to end but itself
             return self._cancelled(run)
         except CircuitHeld as held:
             return endings.parked(run, held.circuit)
@@ -122,8 +116,7 @@ class Runner:
             context["exception"] = error
             return self._failed(run, error)
         finally:
-            if stop is not None:
-                stop.cancel()
+            run.no_limit()
             self._worker.job_task_contexts.pop(job, None)
             if self._worker.after_process:
                 with contextlib.suppress(Exception):
@@ -143,7 +136,7 @@ class Runner:
     def _cancelled(self, run: Run) -> Ending | None:
         match run.cancelled_for:
             case "timeout":
-                return self._failed(run, TimeoutError(f"it ran longer than its {self._timeout_of(run.job):.0f} s"))
+                return self._failed(run, TimeoutError(f"it ran longer than its {run.timeout:.0f} s"))
             case "abort":
                 return self._endings.aborted(run, (run.job and run.job.error) or "aborted")
             case "lost" | "distrusted":

@@ -26,6 +26,8 @@ from agent.phoenix.ticks import Ticks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from saq.job import Job
+
     from agent.phoenix.runs import Ending, Run
 
 log = structlog.get_logger()
@@ -50,8 +52,7 @@ class LaneWorker(Worker[Any]):
         lane: the name that `phoenix:paused` knows it by.
         grace: seconds that running jobs get at shutdown.
         outbox: whether results go to a control plane.
-        timeout_of: (job) -> seconds that a run may take; None: what the job says.
-        has_outside_effects: (job) -> whether a run must stop when its lease may have ended.
+        timeout_of: (job) -> seconds that a run may take, 0 for ever; None: what the job says.
         breakers: the circuits for which parked jobs wait.
     """
 
@@ -63,8 +64,7 @@ class LaneWorker(Worker[Any]):
         lane: str = "",
         grace: float = 10.0,
         outbox: bool = False,
-        timeout_of: Callable[[Any], float] | None = None,
-        has_outside_effects: Callable[[Any], bool] | None = None,
+        timeout_of: Callable[[Job], float] | None = None,
         breakers: Breakers | None = None,
         sweep: float = SWEEP,
         **options: Any,
@@ -90,7 +90,6 @@ class LaneWorker(Worker[Any]):
             {name: ensure_coroutine_function(function, self.pool) for name, function in self.functions.items()},
             self._endings,
             timeout_of=timeout_of or (lambda job: float(job.timeout or 0)),
-            has_outside_effects=has_outside_effects or (lambda job: False),
         )
 
     def _held(self) -> list[Run]:
@@ -168,7 +167,6 @@ class LaneWorker(Worker[Any]):
         except Exception as error:  # a fault of ours must not cost the job: its lease would end and it would run again
             log.exception("job.ending_failed", task=run.service, record_id=run.record)
             ending = self._endings.quarantined(run, error)
-        run.deadline = float("inf")
         if ending is not None:
             self._pump.add(ending)
         self.runs.pop(run.id, None)

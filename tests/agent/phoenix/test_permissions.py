@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from agent.lanes import queue_name
 from agent.phoenix import keys, permissions
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
-from agent.phoenix.endings import CircuitHeld, Endings, Quarantined
+from agent.phoenix.endings import CircuitHeld, Quarantined
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
@@ -31,7 +32,7 @@ from agent.producer import Producer
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
 from pipelines.errors import RecordNotFoundError
-from tests.agent.phoenix.engines import over, until
+from tests.agent.phoenix.engines import over, running, until
 from tests.conftest import REPO
 from tests.control_plane import ControlPlane
 from tests.servers import Local, program
@@ -112,6 +113,21 @@ async def test_a_whole_jobs_life_needs_the_readmes_rule_and_all_of_it(
     assert set(permissions.COMMANDS) - used == set(), "nothing is granted in vain"
 
 
+async def test_who_may_not_read_info_has_its_jobs_retried_and_taken_over(servers_admin: Redis) -> None:
+    await servers_admin.execute_command(*readmes_rule().replace("+info ", "").split())
+    redis = connect(f"redis://phaze:PASSWORD@127.0.0.1:{servers_admin.connection_pool.connection_kwargs['port']}")
+    queue = LaneQueue(redis, name=QUEUE, lease=0.5)
+    worker = LaneWorker(queue, [(TASK, a_body())], sweep=0.2)
+    await wait_for_server(queue)
+    await queue.enqueue(TASK, key=f"{TASK}:1")
+    await queue.step("dead", "io", 1)
+    await queue.enqueue(TASK, key=f"{TASK}:2", scheduled=int(time.time()) + 1)
+    async with running(worker):
+        assert await over(queue, f"{TASK}:1", 10)
+        assert await over(queue, f"{TASK}:2", 10)
+    await queue.disconnect()
+
+
 @contextlib.asynccontextmanager
 async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]:
     """A worker and its relay."""
@@ -120,13 +136,11 @@ async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]
     worker = LaneWorker(queue, [(TASK, a_body())], lane="io", concurrency=2, outbox=True, sweep=0.2, grace=0.1)
     assert await wait_for_server(queue) == 0
     await queue.enqueue(TASK, key=f"{TASK}:0")
-    _, (run,) = await queue.step("another", "io", 1)
-    given_back = Endings(queue, "another", outbox=True).released(run)
-    assert [(await queue.step("another", "io", 0, [given_back]))[0] for _ in range(2)] == [["settled"], ["stale"]]
-    running = asyncio.create_task(worker.start())
+    await queue.step("dead", "io", 1)
+    started = asyncio.create_task(worker.start())
     yield queue
     worker.event.set()
-    await running
+    await started
     await redis.xadd(outbox_key(QUEUE), {"entry": "no JSON"})
     assert await relay.drain(10)
     assert plane.entries
@@ -135,7 +149,7 @@ async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]
 
 
 async def the_life(redis: Redis, queue: LaneQueue) -> None:
-    """Producers of both kinds, every ending, an abort, what the page asks for."""
+    """Producers of both kinds, every ending, an abort, a takeover, what the page asks for."""
     producer = RedisQueue(redis, name=QUEUE)
     job = await producer.enqueue(TASK, key=f"{TASK}:1", ttl=60)
     assert job is not None
@@ -161,7 +175,7 @@ async def the_life(redis: Redis, queue: LaneQueue) -> None:
                 raise ConnectionError("away")
     assert await over(queue, f"{TASK}:0", 10)
     await Producer(redis).pending("local", TASK, ["1"])
-    await queue.info()
+    await queue.info(jobs=True)
 
 
 async def _failed(queue: LaneQueue, key: str) -> bool:

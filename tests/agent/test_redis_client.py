@@ -84,13 +84,12 @@ async def test_every_kind_of_address_carries_a_job_its_renewals_its_result_and_t
     redis = connect(url)
     queue = LaneQueue(redis, name=QUEUE, lease=1.0)
 
-    async def body(_context: Any) -> str:
+    async def body(context: Any) -> str:
+        context["run"].outside_effects = True
         await asyncio.sleep(1.3)  # without renewals it would be stopped before
         return "well"
 
-    worker = LaneWorker(
-        queue, [(TASK, body)], lane="io", concurrency=1, outbox=True, has_outside_effects=lambda _: True
-    )
+    worker = LaneWorker(queue, [(TASK, body)], lane="io", concurrency=1, outbox=True)
     relay = Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken")
     assert await wait_for_server(queue) == 0
     running = asyncio.create_task(worker.start())

@@ -11,17 +11,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import psutil
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from agent.embedded import default_slots
+from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, LANES, PLUGINS
-from agent.redaction import redact_text
+from agent.phoenix.boot import check_server
 from agent.redis_client import connect
+from agent.redis_trouble import trouble
 from agent.settings import Settings, load_settings, unknown_variables
 
 Verdict = Literal["ok", "warning", "missing"]
@@ -105,21 +107,34 @@ def queue_server(settings: Settings) -> Iterator[Finding]:
 
 
 async def outside_server(url: str) -> Finding:
-    client = connect(url)
+    """Whether workers take the server, and what it may lose."""
+    refused = ""
+    try:
+        client = connect(url)
+    except ConfigError as error:
+        return Finding("queue server", "missing", str(error), "correct PHAZE_REDIS_URL")
     try:
         async with asyncio.timeout(10):
-            info = await client.info()
+            info = await _info(client)
             fsync = await _setting(client, "appendfsync")
+            try:
+                await check_server(client)
+            except ConfigError as error:
+                refused = str(error)
     except (RedisError, OSError, TimeoutError) as error:
-        detail = f"no answer: {redact_text(str(error) or repr(error))}"
-        return Finding("queue server", "missing", detail, "check PHAZE_REDIS_URL and that it is running")
+        found = trouble(error)
+        return Finding("queue server", "missing", f"no answer: {found.said}", found.remedy)
     finally:
         await client.aclose()
-    version = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
+    version = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info.get('redis_version', '?'))}"
     policy = info.get("maxmemory_policy", "unknown")
     if policy != "noeviction" and int(info.get("maxmemory", 0)):
         remedy = "set maxmemory-policy to noeviction"
         return Finding("queue server", "warning", f"{version} may evict jobs (maxmemory-policy {policy})", remedy)
+    if refused:
+        return Finding("queue server", "missing", refused, "a worker refuses to start on it")
+    if not info:
+        return Finding("queue server", "warning", "it does not tell its settings", "grant its user +info")
     if not int(info.get("aof_enabled", 0)):
         remedy = "set appendonly yes, or accept that a crash of the server loses its queue"
         return Finding("queue server", "warning", f"{version} keeps nothing across a crash (appendonly no)", remedy)
@@ -129,6 +144,15 @@ async def outside_server(url: str) -> Finding:
             "queue server", "warning", f"{version} syncs its file now and then (appendfsync {fsync})", remedy
         )
     return Finding("queue server", "ok", version)
+
+
+async def _info(client: Redis) -> dict[str, Any]:
+    """What the server tells of itself; nothing where we may not ask."""
+    try:
+        found: dict[str, Any] = await client.info()
+    except NoPermissionError:
+        return {}
+    return found
 
 
 async def _setting(client: Redis, name: str) -> str:

@@ -26,9 +26,10 @@ from redis.exceptions import RedisError
 from agent.display import plural
 from agent.errors import StartError
 from agent.lanes import CPU_LANES, LANES, queue_name
+from agent.phoenix.boot import check_server
 from agent.phoenix.queue import LaneQueue
-from agent.redaction import redact_text
-from agent.redis_client import connect, reply
+from agent.redis_client import connect
+from agent.redis_trouble import trouble
 from agent.settings import Settings
 from agent.supervisor import Supervised
 from agent.valkey import Valkey
@@ -90,7 +91,7 @@ class Fleet:
     async def _start_all(self) -> None:
         redis_url = self.settings.redis_address
         if redis_url is not None:
-            await _must_answer(redis_url)
+            await _must_serve(redis_url)
         else:
             self.valkey = Valkey(self.data / "valkey", say=self.say)
             await self.valkey.start()
@@ -222,16 +223,16 @@ class Fleet:
                 await asyncio.sleep(0.05)
 
 
-async def _must_answer(redis_url: str) -> None:
-    """Raises StartError for a server that is not there: nothing would ever happen."""
+async def _must_serve(redis_url: str) -> None:
+    """Raises StartError for a server that is not there (nothing would ever happen), ConfigError for an unfit one."""
     client = connect(redis_url)
     try:
         async with asyncio.timeout(SERVER_TIMEOUT):
-            await reply(client.ping())
+            await check_server(client)
     except (RedisError, OSError, TimeoutError) as error:
         raise StartError(
-            f"the server of PHAZE_REDIS_URL does not answer ({redact_text(str(error) or repr(error))}); start it, or "
-            "unset PHAZE_REDIS_URL to use an embedded one"
+            f"the server of PHAZE_REDIS_URL does not answer ({trouble(error)}); start it, or unset PHAZE_REDIS_URL to "
+            "use an embedded one"
         ) from None
     finally:
         await client.aclose()

@@ -16,6 +16,8 @@ from redis.exceptions import TimeoutError as NoReply
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
+from agent.redis_address import check_address, check_certificates, unreadable
+
 CONNECT_TIMEOUT = 5.0
 """Seconds to open a connection."""
 
@@ -31,16 +33,26 @@ async def reply(call: Awaitable[T] | T) -> T:
 
 
 def connect(url: str) -> Redis:
-    """A client for `url` that gives up on a silent server instead of waiting for ever."""
+    """A client for `url` that gives up on a silent server instead of waiting for ever.
+
+    Raises ConfigError where the address cannot be meant; no password is in the message.
+    """
+    check_address(url)
     options: dict[str, Any] = {} if url.startswith("unix://") else {"socket_keepalive": True}
-    return Redis.from_url(
-        url,
-        socket_connect_timeout=CONNECT_TIMEOUT,
-        socket_timeout=REPLY_TIMEOUT,
-        health_check_interval=30,
-        retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=3),
-        **options,
-    )
+    try:
+        client = Redis.from_url(
+            url,
+            socket_connect_timeout=CONNECT_TIMEOUT,
+            socket_timeout=REPLY_TIMEOUT,
+            health_check_interval=30,
+            retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=3),
+            driver_info=None,  # a command more per connection, which the least ACL rule need not allow
+            **options,
+        )
+    except ValueError:
+        raise unreadable() from None
+    check_certificates(client)
+    return client
 
 
 class Line:

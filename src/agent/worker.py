@@ -20,7 +20,7 @@ from agent.children import Children
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
-from agent.phoenix.boot import check_server, take_over_queue
+from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.execution import Execution
 from agent.phoenix.queue import LaneQueue
@@ -97,8 +97,7 @@ class AgentWorker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
-        await check_server(self.redis)
-        await take_over_queue(self.queue)
+        await wait_for_server(self.queue)
         self.announce()
         background = [asyncio.create_task(self.relay.run(), name="relay")]
         if self.heartbeat is not None:

@@ -158,7 +158,7 @@ class Activity:
             pipe.zcount(keys.active_key(name), "-inf", "(inf")
             pipe.zcount(incomplete, 1, "+inf")
             pipe.zcount(incomplete, keys.FAR_FUTURE, "+inf")
-            pipe.zrange(keys.active_key(name), 0, SHOWN_ACTIVE - 1)
+            pipe.zrangebyscore(keys.active_key(name), "-inf", "(inf", start=0, num=SHOWN_ACTIVE)  # not its guard
             found.queued, found.active, found.scheduled, found.parked, active = await pipe.execute()
         waiting: list[bytes] = []
         if found.scheduled:

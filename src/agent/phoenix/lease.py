@@ -23,6 +23,8 @@ from redis.retry import Retry
 
 from agent.metrics import timed
 from agent.phoenix.scripts import sha, text
+from agent.redis_trouble import trouble
+from agent.throttle import OncePer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +58,7 @@ class Leases:
         self._wedged = wedged
         self._ticked = time.monotonic()
         self._stopped = threading.Event()
+        self._complain = OncePer(60.0)
         self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         options = dict(queue.redis.connection_pool.connection_kwargs)
@@ -101,11 +104,19 @@ class Leases:
                 wait = self._renew_every
             except (RedisError, OSError) as error:
                 wait = RETRY_RENEW
-                log.debug("lease.renewal_failed", error=str(error))
+                self._tell(error)
             except Exception:  # a fault of ours must not end the renewals of everything that runs
                 wait = RETRY_RENEW
                 log.exception("lease.renewal_fault")
             self._distrust()
+
+    def _tell(self, error: Exception) -> None:
+        """A server that is away, the pump complains of; what waiting will not mend may be this connection's alone."""
+        found = trouble(error)
+        if found.lasting and self._complain():
+            log.warning("lease.renewal_failed", error=found.said, remedy=found.remedy)
+        else:
+            log.debug("lease.renewal_failed", error=found.said)
 
     def _end_if_unstoppable(self) -> None:
         late = time.monotonic() - self._renew_every

@@ -151,7 +151,7 @@ class LaneQueue(RedisQueue):
             pipe.zcount(self._active, "-inf", "(inf")
             pipe.zcard(self._incomplete)
             pipe.zrangebyscore(self._stats, now(), "inf")
-            pipe.zrange(self._active, 0, limit - 1 if jobs else 0)
+            pipe.zrangebyscore(self._active, "-inf", "(inf", start=0, num=limit if jobs else 1)  # not its guard
             pipe.zrange(self._incomplete, offset, offset + limit - 1)
             queued, active, incomplete, stats, running, unsettled = await pipe.execute()
         shown = list(dict.fromkeys([*running, *unsettled])) if jobs and limit > 0 else []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 from saq import Worker
 from saq.worker import ensure_coroutine_function
 
@@ -229,8 +229,14 @@ class LaneWorker(Worker[Any]):
         run.cancel("abort")
 
     async def _may_take_over(self) -> bool:
-        """Not for one lease after the server started: its clients may still be on their way back to it."""
-        info = await self.lane_queue.redis.info("server")
+        """Not for one lease after the server started: its clients may still be on their way back to it.
+
+        A user who may not ask for that (the start warned) is one whose jobs are taken over all the same.
+        """
+        try:
+            info = await self.lane_queue.redis.info("server")
+        except NoPermissionError:
+            return True
         return int(info["uptime_in_seconds"]) > self.lane_queue.lease
 
     async def _inform(self) -> None:

@@ -9,7 +9,8 @@ local known = {}
 for at = 4, #ARGV do known[ARGV[at]] = true end
 local now = math.floor(clock() / 1000)
 local given = 0
-for _, fact in ipairs(facts_of(keys, redis.call('ZREVRANGE', keys.active, 0, tonumber(ARGV[3])), ARGV[1])) do
+local ids = redis.call('ZREVRANGEBYSCORE', keys.active, '(inf', '-inf', 'LIMIT', 0, tonumber(ARGV[3]))
+for _, fact in ipairs(facts_of(keys, ids, ARGV[1])) do
     if fact.job and field(fact.lock, 'owner') == ARGV[2] and not known[field(fact.lock, 'token')] then
         redis.call('SET', fact.id, restated(fact.job, 'queued', 0, now, ''))
         redis.call('DEL', fact.lock_key)

@@ -50,4 +50,4 @@ class Parked:
         if name.startswith(PAUSED_PREFIX):
             still = await reply(self._queue.redis.sismember(keys.PAUSED, name.removeprefix(PAUSED_PREFIX)))
             return 0 if still else MOST
-        return min(await self._breakers.room(name), 2 * slots)
+        return min(await self._breakers.room(name), max(1, 2 * slots))

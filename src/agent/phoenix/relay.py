@@ -81,7 +81,9 @@ class Relay:
                 else:
                     await asyncio.sleep(WAIT)
                 failures = 0
-            except (httpx.HTTPError, RedisError, OSError, Refused) as error:
+            except (RedisError, OSError):
+                failures += 1  # the pump says so
+            except (httpx.HTTPError, Refused) as error:
                 failures += 1
                 if self._complain():
                     log.warning("relay.waiting", error=str(error) or repr(error), failures=failures)

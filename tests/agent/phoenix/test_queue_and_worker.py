@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from saq.job import CronJob, Status
 from saq.queue.base import JobError
 from saq.queue.redis import RedisQueue
 
 from agent.phoenix import keys
 from agent.phoenix.breaker import Breakers
-from agent.phoenix.endings import CircuitHeld
+from agent.phoenix.endings import CircuitHeld, Endings, Result
+from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import ForeignWorker, JobIsRunning, LaneQueue
 from pipelines.errors import RecordNotFoundError
 from tests.agent.phoenix.engines import NAME, Lanes, Misplaced, Note, Saq, over, processes, running, until
@@ -179,6 +181,27 @@ async def test_each_tick_of_each_cron_job_runs_once_in_a_fleet(redis: Redis, uni
 def start() -> Iterator[Any]:
     with processes() as starts:
         yield starts
+
+
+async def test_a_plain_producers_abort_ends_what_waits_and_leaves_what_runs_alone(
+    queue: LaneQueue, redis: Redis
+) -> None:
+    """It says WRONGTYPE in either case: our running jobs are no list. LaneQueue's abort ends both."""
+    plain = RedisQueue(redis, name=queue.name)
+    waiting = await plain.enqueue("work", key="work:waits")
+    assert waiting is not None
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await waiting.abort("not wanted")
+    assert (await queue.count("queued"), await queue.count("incomplete")) == (0, 0)
+    running = await plain.enqueue("work", key="work:runs")
+    assert running is not None
+    _, (run,) = await queue.step("w", "", 1)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await running.abort("not wanted")
+    run.job = queue.deserialize(run.text)
+    answers, _ = await queue.step("w", "", 0, [Endings(queue, "w", outbox=True).done(run, Result("done"))])
+    assert answers == ["settled"]
+    assert await redis.xlen(outbox_key(queue.name)) == 1
 
 
 async def test_a_plain_worker_on_a_lanes_queue_is_refused_with_the_reason(

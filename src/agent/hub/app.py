@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from agent.hub import agent_api, pages
+from agent.hub import agent_api, batch_api, pages
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.comparing import compare_aside
@@ -51,7 +51,7 @@ def create_app(
             await asyncio.gather(*loops, return_exceptions=True)
 
     app = Starlette(
-        routes=[*agent_api.routes, *pages.routes],
+        routes=[*agent_api.routes, *batch_api.routes, *pages.routes],
         middleware=[Middleware(KnownHosts, names=known_names(settings))],
         exception_handlers={
             HTTPException: _refuse,

@@ -50,13 +50,29 @@ async def execute_approved_batch(ctx: TaskContext, payload: BatchPayload) -> Bat
     journal = journal_path(ctx.record_id, content)
     details: list[Item] = []
     for index, proposal in enumerate(payload.proposals):
-        item: Item | None = None
+        item = _held_up(proposal, details)
+        approved = _after(proposal, details)
         while item is None:
             await ctx.check()
-            item = await ctx.child(advance, journal, ctx.token, index, payload.roots, proposal)
+            item = await ctx.child(advance, journal, ctx.token, index, payload.roots, approved)
         details.append(item)
         await ctx.progress(len(details) / len(payload.proposals), f"{len(details)} of {len(payload.proposals)}")
     return report_of(details)
+
+
+def _held_up(proposal: Proposal, details: list[Item]) -> Item | None:
+    """The end of a proposal whose file an earlier one should have changed, and did not."""
+    if proposal.follows is None or any(
+        item.proposal_id == proposal.follows and item.outcome == "done" for item in details
+    ):
+        return None
+    return failed(proposal, "follows-failed", f"{proposal.follows} was to come before it, and is not done")
+
+
+def _after(proposal: Proposal, details: list[Item]) -> Proposal:
+    """With the content that the proposal before it has left."""
+    left = {item.proposal_id: item.sha256 for item in details}
+    return proposal.model_copy(update={"sha256": left.get(proposal.follows or "", proposal.sha256)})
 
 
 def advance(journal: Path, token: str, index: int, roots: list[str], proposal: Proposal) -> Item | None:

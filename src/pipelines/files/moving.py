@@ -38,7 +38,7 @@ def prepare(move: Move, roots: Roots, log: ItemLog) -> Item | None:
         if sha256_of(fd) != move.sha256:
             raise Refused("source-changed", "its content is not what was approved")
         missing = roots.missing(move.destination)
-        alias = not missing and _alias(move, roots, source)
+        alias = not missing and is_alias(move, roots, source)
         made = [*dict.fromkeys([*made_by(log), *missing])]
         intent = log.last("intent") or log.append("intent", temporary=temporary_name(), made=made)
         target = stack.enter_context(roots.place(move.destination, make=intent["made"]))
@@ -74,7 +74,7 @@ def made_by(log: ItemLog) -> list[str]:
     return [folder for intent in log.ever("intent") for folder in intent["made"]]
 
 
-def _alias(move: Move, roots: Roots, source: Place) -> bool:
+def is_alias(move: Move, roots: Roots, source: Place) -> bool:
     """Whether the destination is the source under another spelling. Raises Refused if it is anything else."""
     with roots.place(move.destination) as target:
         if target.stat() is None:

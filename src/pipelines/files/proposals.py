@@ -4,30 +4,44 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pipelines.payload import Payload, TaskResult
 
 MOST_PROPOSALS = 500
 
 
+def _storable(text: str) -> str:
+    """JSON can spell a lone surrogate; nothing that is encoded holds one, and no answer could repeat it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be text without lone surrogates; percent-encode the path's bytes") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+
+
 class _Proposal(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    proposal_id: str = Field(min_length=1, max_length=200)
-    source: str
+    proposal_id: Text = Field(min_length=1, max_length=200)
+    source: Text
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """What was approved: a file with other bytes is left alone."""
     size: int = Field(default=0, ge=0)
     """Bytes, where known; the time-out scales with it."""
+    follows: str | None = None
+    """An earlier proposal of this batch that changes the file: the content it leaves is approved, not `sha256`."""
 
 
 class Move(_Proposal):
     """Move or rename one file; an existing destination is never overwritten, missing folders are made."""
 
     action: Literal["move"] = "move"
-    destination: str
-    prune: list[str] = Field(default_factory=list, max_length=100)
+    destination: Text
+    prune: list[Text] = Field(default_factory=list, max_length=100)
     """Folders to remove afterwards if they are empty, the deepest first: an undo names those that the move made."""
 
 
@@ -36,7 +50,7 @@ class TagWrite(_Proposal):
     or free ones; a name with an empty list removes that tag. The sound stays as it is."""
 
     action: Literal["tag"] = "tag"
-    tags: dict[str, list[str]] = Field(min_length=1, max_length=100)
+    tags: dict[Text, list[Text]] = Field(min_length=1, max_length=100)
 
 
 class TagRestore(_Proposal):
@@ -52,7 +66,7 @@ Proposal = Annotated[Move | TagWrite | TagRestore, Field(discriminator="action")
 class BatchPayload(Payload):
     """1 to 500 approved proposals, all of it under `roots`; done in this order."""
 
-    roots: list[str] = Field(min_length=1, max_length=1000)
+    roots: list[Text] = Field(min_length=1, max_length=1000)
     """Folders below which files may be changed; nothing outside is touched."""
     proposals: list[Proposal] = Field(min_length=1, max_length=MOST_PROPOSALS)
 

@@ -26,9 +26,19 @@ KEYS: dict[str, tuple[str, str, str, str, str]] = {
     "track": ("TRCK", "trkn", "tracknumber", "Track", "WM/TrackNumber"),
     "disc": ("TPOS", "disk", "discnumber", "Disc", "WM/PartOfSet"),
     "bpm": ("TBPM", "tmpo", "bpm", "BPM", "WM/BeatsPerMinute"),
-    "key": ("TKEY", "----:com.apple.iTunes:initialkey", "key", "KEY", "WM/InitialKey"),
+    "key": ("TKEY", "----:com.apple.iTunes:initialkey", "initialkey", "INITIALKEY", "WM/InitialKey"),
     "isrc": ("TSRC", "----:com.apple.iTunes:ISRC", "isrc", "ISRC", "WM/ISRC"),
 }
+
+OTHERS: dict[str, tuple[str, ...]] = {
+    "album_artist": ("album artist", "album_artist"),
+    "date": ("year",),
+    "track": ("track",),
+    "disc": ("disc",),
+    "bpm": ("tempo",),
+    "key": ("key",),
+}
+"""Names that some programs use in Vorbis comments and APEv2 for the same: they would contradict what is written."""
 
 FAMILIES = ("id3", "mp4", "vorbis", "ape", "asf")
 
@@ -58,8 +68,11 @@ def write(file: BinaryIO, name: str, tags: Mapping[str, list[str]]) -> Old | Non
     Raises Refused (`no-tags`, `bad-tags`, `bad-value`, `tags-too-large`).
     """
     audio, family = _load(file, name)
-    column = FAMILIES.index(family)
-    wanted = {_key(ours, family, column): _values(family, ours, values) for ours, values in tags.items()}
+    wanted: dict[str, Any] = {}
+    for ours, values in tags.items():
+        key = _key(ours, family)
+        wanted |= dict.fromkeys(_contradicting(audio.tags, family, ours, key))
+        wanted[_as_spelled(audio.tags, family, key)] = _values(family, ours, values)
     return _change(audio, file, name, family, wanted)
 
 
@@ -140,9 +153,26 @@ def _save_options(audio: Any, family: str) -> dict[str, Any]:
     return {"v2_version": 3}
 
 
-def _key(ours: str, family: str, column: int) -> str:
+def _as_spelled(tags: Any, family: str, key: str) -> str:
+    """The key as the file has it, where case does not count."""
+    if family not in ("vorbis", "ape"):
+        return key
+    return next((str(found) for found in tags.keys() if found.lower() == key.lower()), key)  # noqa: SIM118
+
+
+def _contradicting(tags: Any, family: str, ours: str, key: str) -> list[str]:
+    """Other keys of the file that say the same: they go when it is written."""
+    if family in ("id3", "mp4"):
+        return []
+    names = {str(found) for found in tags.keys()}  # noqa: SIM118 - lists of pairs, some of them
+    if family == "asf":
+        return [name for name in names if name != key and name.lower() == key.lower()]
+    return [name for name in names if name.lower() != key.lower() and name.lower() in OTHERS.get(ours, ())]
+
+
+def _key(ours: str, family: str) -> str:
     if ours in KEYS:
-        return KEYS[ours][column]
+        return KEYS[ours][FAMILIES.index(family)]
     if not FREE_NAME.fullmatch(ours):
         raise Refused("bad-value", f"{ours[:80]!r} is not a tag's name; known are {', '.join(KEYS)}")
     return {"id3": f"TXXX:{ours}", "mp4": f"----:com.apple.iTunes:{ours}"}.get(family, ours)

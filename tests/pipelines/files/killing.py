@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -29,7 +30,7 @@ from pipelines.context import InlineContext
 from pipelines.files import execute_approved_batch as batch
 from pipelines.files import publish, tagging
 from pipelines.files.proposals import BatchPayload, BatchReport, Item, Move, Proposal, TagWrite
-from pipelines.music.samples import write_samples
+from pipelines.music.ffmpeg import ffmpeg_path
 from pipelines.payload import encode_path
 
 EVERY_LINE = bool(os.environ.get("KILL_EVERY_LINE"))
@@ -84,7 +85,7 @@ class Scenario:
         for folder in (self.folder, self.other):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-        os.chmod(self.folder, 0o755)
+        self.folder.chmod(0o755)
         files = {"old/a.mp3": b"a" * 3000, "b.mp3": b"b" * 10, "taken.mp3": b"t"}
         for name, data in files.items():
             path = self.folder / name
@@ -179,10 +180,16 @@ def comparable(items: list[Item], times: bool) -> list[dict[str, Any]]:
     return [item.model_dump(exclude=set() if times else {"mtime_ns"}) for item in items]
 
 
+def second_of_sound(path: Path) -> Path:
+    tags = ["-metadata", "title=Old", "-metadata", "artist=Somebody"]
+    subprocess.run([ffmpeg_path(), "-v", "error", "-f", "lavfi", "-i", "sine=duration=1", *tags, path], check=True)
+    return path
+
+
 def main(name: str, folder: Path, other: Path) -> None:
     journal = folder / "data"
     os.environ["PHAZE_DATA_DIR"] = str(journal)
-    music = write_samples(folder / "samples")[1].path if name.startswith("tags") else None
+    music = second_of_sound(folder / "sine.mp3") if name.startswith("tags") else None
     scenario = Scenario(name, folder, other, music)
     scenario.patch()
     places = (scenario.folder, scenario.other)
@@ -205,7 +212,7 @@ def main(name: str, folder: Path, other: Path) -> None:
         assert comparable(details, scenario.times) == comparable(expected, scenario.times), (at, details, expected)
         assert snapshot(*places, times=scenario.times) == tree, (at, snapshot(*places), tree)
         at += 1
-    print(json.dumps({"kills": at, "outcomes": [item.reason or "done" for item in expected]}))
+    sys.stdout.write(json.dumps({"kills": at, "outcomes": [item.reason or "done" for item in expected]}))
 
 
 def sha_before_or_after(item: Item, there: set[str]) -> bool:

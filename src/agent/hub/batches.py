@@ -61,7 +61,7 @@ def filled(connection: sa.Connection, agent_id: str, document: dict[str, Any]) -
     """A batch from {"proposals": [...], "roots": [...]}, with what may be left out put in from the catalogue.
 
     Roots: those of the agent's scans. `sha256` and `size`: what was scanned at the source, or what an earlier proposal
-    brings there. `proposal_id`: its number. Raises BatchRefused.
+    brings there. `proposal_id`: its number. `action`: move. Raises BatchRefused.
     """
     proposals = document.get("proposals")
     if not isinstance(proposals, list):
@@ -72,7 +72,10 @@ def filled(connection: sa.Connection, agent_id: str, document: dict[str, Any]) -
     if not roots:
         raise BatchRefused('no folder of this agent was scanned yet; give "roots": the folders that may be changed')
     known = _Known(connection, agent_id)
-    full = [known.fill({"proposal_id": str(number), **_mapping(raw)}) for number, raw in enumerate(proposals, 1)]
+    full = [
+        known.fill({"proposal_id": str(number), "action": "move", **_mapping(raw)})
+        for number, raw in enumerate(proposals, 1)
+    ]
     return _payload({"roots": roots, "proposals": full})
 
 
@@ -107,7 +110,7 @@ class _Known:
                 )
             raw = {**content, **raw}
         content = {name: raw[name] for name in ("sha256", "size", "follows") if name in raw}
-        if raw.get("action", "move") == "move":
+        if raw["action"] == "move":
             self._by_then[str(raw.get("destination"))] = content
         else:
             self._by_then[source] = {**content, "follows": raw["proposal_id"]}

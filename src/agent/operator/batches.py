@@ -68,17 +68,18 @@ def undo(batch: str, yes: bool, dry_run: bool, as_json: bool) -> None:
 def _go(path: str, request: dict[str, Any], *, yes: bool, dry_run: bool, as_json: bool) -> None:
     hub = Hub(load_settings())
     payload = BatchPayload.model_validate(hub.post(path, {**request, "dry_run": True})["payload"])
-    if not (as_json and yes):
+    if dry_run or not yes:
         preview = _look(payload)
-        if as_json:
+        if dry_run and as_json:
             click.echo(json.dumps({"dry_run": True, "items": preview}, indent=2))
         else:
             for proposal in payload.proposals:
-                click.echo(line(proposal, preview.get(proposal.proposal_id) or "would be done"))
+                said = preview.get(proposal.proposal_id) or "would be done"
+                click.echo(line(proposal, said), err=as_json)
     if dry_run:
         return
     if not yes:
-        click.confirm(f"Do {plural(len(payload.proposals), 'proposal')}?", abort=True)
+        click.confirm(f"Do {plural(len(payload.proposals), 'proposal')}?", abort=True, err=as_json)
     batch_id = hub.post(path, request)["batch"]
     _follow(hub, batch_id, payload, as_json)
 

@@ -39,7 +39,7 @@ def _look(proposal: Proposal, roots: Roots, by_then: dict[str, bool]) -> None:
                 raise Refused("vanished", "there is no such file (any more)")
             fd = open_file(source)
             try:
-                if sha256_of(fd) != proposal.sha256:
+                if proposal.follows is None and sha256_of(fd) != proposal.sha256:
                     raise Refused("source-changed", "its content is not what was approved")
             finally:
                 os.close(fd)

@@ -87,9 +87,9 @@ def item_log(path: Path, token: str, index: int) -> Iterator[ItemLog]:
         raise JournalError(f"{path} cannot be opened ({error.strerror}); see PHAZE_DATA_DIR") from error
     try:
         _lock(journal, path)
-        records = _read(journal, path)
+        records = _read(journal, path, index)
         _fence(journal, records, token)
-        yield ItemLog(journal, index, [record for record in records if record.get("item") == index])
+        yield ItemLog(journal, index, [record for record in records if "item" in record])
     finally:
         os.close(journal)
 
@@ -106,8 +106,11 @@ def _lock(journal: int, path: Path) -> None:
             time.sleep(0.05)
 
 
-def _read(journal: int, path: Path) -> list[Record]:
-    """All records. A last line without its end was never acknowledged, and nothing was done on its word."""
+def _read(journal: int, path: Path, index: int) -> list[Record]:
+    """The records of one item and those of none; the others are not looked into.
+
+    A last line without its end was never acknowledged, and nothing was done on its word.
+    """
     size = os.fstat(journal).st_size
     if size == 0:
         sync_folder_of(path)
@@ -117,7 +120,8 @@ def _read(journal: int, path: Path) -> list[Record]:
     if whole < size:
         os.ftruncate(journal, whole)
     try:
-        return [json.loads(line) for line in text[:whole].splitlines()]
+        wanted = (b'{"token"', b'{"item": %d,' % index)
+        return [json.loads(line) for line in text[:whole].splitlines() if line.startswith(wanted)]
     except ValueError:
         raise JournalError(f"{path} is damaged; look at its files by hand, then move the journal away") from None
 

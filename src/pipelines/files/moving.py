@@ -131,13 +131,14 @@ def _arrived(move: Move, ready: Record, source: Place | None, target: Place, tem
     found = target.stat()
     if found is None:
         return False
+    claimed = log.ever("claim") and found.st_size == 0 and move.sha256 != EMPTY
+    if claimed and (not ready["alias"] or temporary.stat() is not None):
+        target.unlink()  # the empty file that took the name for us
+        return False
     if ready["alias"]:  # under either spelling; done only once it is listed under the new one
         return target.is_listed() and holds(target, move.sha256)
     if _is_ours(found, ready):
         return True
-    if log.ever("claim") and found.st_size == 0 and move.sha256 != EMPTY:
-        target.unlink()  # the empty file that took the name for us
-        return False
     origin = source if ready["copy"] is None else temporary
     gone = origin is None or origin.stat() is None
     return gone and holds(target, move.sha256)

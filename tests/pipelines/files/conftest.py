@@ -25,7 +25,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("only root may mount")
     yield place
-    _run("umount", place)
+    _run("umount", "--lazy", place)
 
 
 @pytest.fixture
@@ -46,5 +46,5 @@ def exfat(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no exfat-fuse here, or this is not root")
     assert os.path.ismount(place)
     yield place
-    _run("umount", place)
+    _run("umount", "--lazy", place)
     _run("losetup", "--detach", device)

@@ -7,9 +7,11 @@ the next run ends what was begun, and what is done is answered from the journal.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from pipelines.context import Policy, TaskContext, task
+from pipelines.errors import ChildDied
 from pipelines.files import moving, tagging
 from pipelines.files.folders import Refused, Roots, refusal
 from pipelines.files.journal import ItemLog, item_log, journal_path
@@ -33,9 +35,18 @@ class RootAway(Exception):
     """A root went away in the middle of an item; it is ended once the root is back."""
 
 
+class Unsettled(Exception):
+    """Something failed after the point of no return; it is ended in the next run."""
+
+
+def item_seconds(proposal: Proposal) -> float:
+    """60 s and what it takes to copy it at 2 MB/s, to a slow network share; 600 s where its size is not known."""
+    return 60 + proposal.size / 2e6 if proposal.size else 600
+
+
 def batch_seconds(payload: BatchPayload) -> float:
-    """60 s, and for each proposal 60 s and what it takes to copy it at 2 MB/s: it may go to a slow network share."""
-    return 60 + sum(60 + proposal.size / 2e6 for proposal in payload.proposals)
+    """60 s, and what each proposal may take."""
+    return 60 + sum(map(item_seconds, payload.proposals))
 
 
 @task(Policy(timeout=batch_seconds, outside_effects=True))
@@ -54,7 +65,13 @@ async def execute_approved_batch(ctx: TaskContext, payload: BatchPayload) -> Bat
         approved = _after(proposal, details)
         while item is None:
             await ctx.check()
-            item = await ctx.child(advance, journal, ctx.token, index, payload.roots, approved)
+            step = (journal, ctx.token, index, payload.roots, approved)
+            try:
+                async with asyncio.timeout(item_seconds(proposal)):
+                    item = await ctx.child(advance, *step)
+            except (ChildDied, TimeoutError) as error:
+                why = "died" if isinstance(error, ChildDied) else "timed-out"
+                item = await ctx.child(give_up, *step, why, str(error) or f"after {item_seconds(proposal):.0f} s")
         details.append(item)
         await ctx.progress(len(details) / len(payload.proposals), f"{len(details)} of {len(payload.proposals)}")
     return report_of(details)
@@ -78,7 +95,7 @@ def _after(proposal: Proposal, details: list[Item]) -> Proposal:
 def advance(journal: Path, token: str, index: int, roots: list[str], proposal: Proposal) -> Item | None:
     """One step of one item; its end, or None: there is another step.
 
-    Raises what the task raises, and RootAway.
+    Raises what the task raises, RootAway and Unsettled.
     """
     with item_log(journal, token, index) as log:
         if done := log.last("done"):
@@ -95,6 +112,19 @@ def advance(journal: Path, token: str, index: int, roots: list[str], proposal: P
         return item
 
 
+def give_up(
+    journal: Path, token: str, index: int, roots: list[str], proposal: Proposal, reason: str, detail: str
+) -> Item | None:
+    """The end of an item whose preparation kills its process or takes too long, so that the others go on.
+
+    None where it was past preparation: what was begun there is ended.
+    """
+    with item_log(journal, token, index) as log:
+        if log.last("ready") or log.last("done"):
+            return None
+        return _failed(proposal, Roots(roots), log, Refused(reason, detail))
+
+
 def _step(proposal: Proposal, roots: Roots, log: ItemLog) -> Item | None:
     begun = log.last("ready") is not None
     if isinstance(proposal, Move):
@@ -107,8 +137,10 @@ def _failed(proposal: Proposal, roots: Roots, log: ItemLog, why: Refused) -> Ite
         if why.reason == "root-missing":
             raise RootAway(f"{why.detail} ({proposal.proposal_id} was begun)")
         if isinstance(proposal, Move):
-            moving.abandon(proposal, roots, log)
+            back = moving.abandon(proposal, roots, log)
         else:
-            tagging.abandon(proposal, roots, log)
+            back = tagging.abandon(proposal, roots, log)
+        if not back:
+            raise Unsettled(f"{proposal.proposal_id}: {why.reason} ({why.detail}) after it was done; to be ended again")
     log.append("failed", reason=why.reason, detail=why.detail)
     return failed(proposal, why.reason, why.detail)

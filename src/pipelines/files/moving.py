@@ -179,11 +179,14 @@ def _arrive(move: Move, ready: Record, source: Place | None, target: Place, temp
         os.close(fd)
 
 
-def abandon(move: Move, roots: Roots, log: ItemLog) -> None:
-    """Leave nothing of a move that is not done: no temporary file, no folder, and the file under its old name alone."""
+def abandon(move: Move, roots: Roots, log: ItemLog) -> bool:
+    """Leave nothing of a move that is not done: no temporary file, no folder, and the file under its old name alone.
+
+    False where the file is at its destination already, and no longer under its old name.
+    """
     intent = log.last("intent")
     if intent is None:
-        return
+        return True
     ready = log.last("ready")
     with suppress(FileNotFoundError, Refused), ExitStack() as stack:
         source = stack.enter_context(roots.existing(move.source))
@@ -193,7 +196,11 @@ def abandon(move: Move, roots: Roots, log: ItemLog) -> None:
             temporary.unlink()
         elif source is not None:
             _take_back(move, ready, source, target, temporary, log)
+        found = target.stat()
+        if ready is not None and found is not None and _is_ours(found, ready) and not ready["alias"]:
+            return False
     roots.remove_empty(intent["made"])
+    return True
 
 
 def _take_back(move: Move, ready: Record, source: Place, target: Place, temporary: Place, log: ItemLog) -> None:

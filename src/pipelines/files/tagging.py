@@ -53,7 +53,10 @@ def prepare(tag: TagWrite | TagRestore, roots: Roots, log: ItemLog) -> Item | No
 def _write(tag: TagWrite | TagRestore, fd: int, name: bytes, temporary: Place) -> tuple[dict[str, object] | None, str]:
     """The tags that were there (None: there is nothing to write) and the hash of the file with the new ones."""
     from pipelines.files import retag
+    from pipelines.music.ffmpeg import PLAYLIST_HEADS
 
+    if os.pread(fd, 64, 0).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(PLAYLIST_HEADS):
+        raise Refused("not-audio", "a playlist or a page, not a sound")  # ffmpeg would read what it names
     sound = sound_hash(fd)
     out = os.open(temporary.name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=temporary.folder)
     with os.fdopen(out, "r+b") as file:
@@ -122,15 +125,21 @@ def _replace(tag: TagWrite | TagRestore, ready: Record, source: Place, temporary
         move_name(temporary, source)
 
 
-def abandon(tag: TagWrite | TagRestore, roots: Roots, log: ItemLog) -> None:
-    """Leave nothing of a write that is not done: the copy goes, and nothing but the copy."""
+def abandon(tag: TagWrite | TagRestore, roots: Roots, log: ItemLog) -> bool:
+    """Leave nothing of a write that is not done: the copy goes, and nothing but the copy.
+
+    False where the copy is in the file's place already.
+    """
     intent, ready = log.last("intent"), log.last("ready")
     if intent is None:
-        return
+        return True
     with suppress(FileNotFoundError, Refused), roots.place(tag.source) as source:
         temporary = source.beside(intent["temporary"].encode())
         if ready is None or is_still(temporary, ready["copy"], ready["sha256"]):
             temporary.unlink()
+        elif is_still(source, ready["copy"], ready["sha256"]):
+            return False
+    return True
 
 
 def _item(

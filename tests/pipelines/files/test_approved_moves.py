@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -11,21 +12,24 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from pipelines.context import InlineContext, policy_of
-from pipelines.errors import InputRejected, LeaseLost
+from pipelines.errors import ChildDied, InputRejected, LeaseLost
 from pipelines.files import moving
 from pipelines.files.checking import look
-from pipelines.files.execute_approved_batch import BatchPayload, Move, TagWrite, execute_approved_batch
+from pipelines.files.execute_approved_batch import BatchPayload, Move, TagWrite, Unsettled, execute_approved_batch
 from pipelines.files.folders import Place, Roots
 from pipelines.files.journal import JournalError, item_log, journal_path
 from pipelines.files.publish import RENAME_EXCHANGE, rename_with
 from pipelines.payload import encode_path
 from tests.conftest import REPO
 from tests.pipelines.files.batches import move, run, sha, tree
+
+module: Any = sys.modules[execute_approved_batch.__module__]
 
 HASH = "0" * 64
 
@@ -365,8 +369,6 @@ def test_a_run_whose_lease_is_lost_does_nothing_more(music: Path) -> None:
 
 
 def test_the_lease_is_checked_before_every_step(music: Path) -> None:
-    import asyncio
-
     class Lost(InlineContext):
         left = 1
 
@@ -381,6 +383,42 @@ def test_the_lease_is_checked_before_every_step(music: Path) -> None:
         asyncio.run(execute_approved_batch(Lost(), payload))
     assert (music / "b.mp3").exists()
     assert not (music / "new" / "c.mp3").exists()
+
+
+def test_an_item_whose_process_dies_or_hangs_costs_itself_alone(music: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying(InlineContext):
+        async def child(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if function is module.advance and args[2] == 0:
+                raise ChildDied("it was ended by SIGSEGV")
+            if function is module.advance and args[2] == 1:
+                await asyncio.sleep(60)
+            return function(*args, **kwargs)
+
+    monkeypatch.setattr(module, "item_seconds", lambda proposal: 0.2)
+    names = [music / name for name in ("1.mp3", "2.mp3", "3.mp3")]
+    for path in names:
+        path.write_bytes(b"x")
+    moves = [move(path, music / "new" / path.name, name=path.stem) for path in names]
+    payload = BatchPayload(version="1", roots=[encode_path(music)], proposals=moves)
+    report = asyncio.run(execute_approved_batch(Dying(), payload))
+    assert report.items == {"1": "died", "2": "timed-out", "3": "done"}
+
+
+def test_what_fails_after_the_source_is_gone_is_not_called_a_failure(
+    music: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise OSError(errno.EIO, "the disk is going")
+
+    proposal = move(music / "b.mp3", music / "new" / "c.mp3")
+    original = moving._item
+    monkeypatch.setattr(moving, "_item", broken)
+    with pytest.raises(Unsettled, match="disk-error"):
+        run(proposal, roots=[music])
+    monkeypatch.setattr(moving, "_item", original)
+    report = run(proposal, roots=[music])
+    assert (report.items, report.details[0].made) == ({"1": "done"}, [encode_path(music / "new")])
+    assert (music / "new" / "c.mp3").read_bytes() == b"bb"
 
 
 def test_two_runs_are_never_in_one_step(music: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +492,7 @@ def test_a_batch_holds_1_to_500_proposals_of_known_kinds_with_ids_of_their_own()
     batch = BatchPayload(version="1", roots=["/music"], proposals=[moves[0], tag])
     assert BatchPayload.model_validate_json(batch.model_dump_json()) == batch
     assert policy_of(execute_approved_batch).outside_effects
-    assert policy_of(execute_approved_batch).timeout(batch) == 180
+    assert policy_of(execute_approved_batch).timeout(batch) == 60 + 2 * 600
     wrong = [[], moves, [moves[0], moves[0]], [{"action": "delete", "proposal_id": "3", "source": "/a"}]]
     for proposals in wrong:
         with pytest.raises(ValidationError):

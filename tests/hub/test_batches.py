@@ -164,6 +164,7 @@ def test_new_tags_are_read_again_and_the_sound_is_not_listened_to_again(catalogu
     do(catalogue, {"action": "tag", "source": "/m/a", "tags": {"title": ["T"]}}, sha256=sha("new"), old={"x": 1})
     assert owed(catalogue) == {(METADATA, "1")}
     assert catalogue.tracks()[0].bpm == 120
+    assert ANALYSIS not in {work.service for work in catalogue.work_since(1)}
     scan(catalogue, "/m", [seen("/m/a", "new")])
     assert owed(catalogue) == {(METADATA, "1")}
     assert catalogue.tracks()[0].pending == [METADATA]

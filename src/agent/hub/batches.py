@@ -286,5 +286,6 @@ def _carry_over(connection: sa.Connection, file_id: int, item: Item) -> None:
         same = (results.c.service == service, results.c.version == before, results.c.outcome.in_(FOUND))
         found = connection.execute(sa.select(results).where(*same).order_by(results.c.token.desc()).limit(1)).first()
         if found is not None:
-            row = {**found._mapping, "record_id": str(file_id), "version": after}
+            # No work was done for it, so no time counts as spent.
+            row = {**found._mapping, "record_id": str(file_id), "version": after, "started_at": 0.0, "finished_at": 0.0}
             connection.execute(insert(results).values(row).on_conflict_do_nothing())

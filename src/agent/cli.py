@@ -11,6 +11,9 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("agent.up:up", "Take folders of music through all lanes, with everything started for you."),
     "tracks": ("agent.tracks:tracks", "Show the tracks in the catalogue."),
+    "approve": ("agent.operator.batches:approve", "Move, rename and tag files, from a file of proposals."),
+    "undo": ("agent.operator.batches:undo", "Take back what a batch of approved proposals did."),
+    "batches": ("agent.operator.batches:batches", "Approved batches: list them, show one."),
     "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
     "lanes": ("agent.operator.lanes:lanes", "Show what waits and runs on each lane."),

@@ -112,6 +112,10 @@ class Settings(BaseSettings):
         4096, ge=128, description="Memory cap of one child process in MiB; a job that passes it fails alone."
     )
     child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
+    move_roots: MaybeStr = Field(
+        None,
+        description="Folders, parted by colons, outside of which this agent moves and tags nothing; unset: the job's.",
+    )
     ffmpeg: MaybeStr = Field(
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
     )

@@ -146,8 +146,10 @@ def worker() -> None:
     for name, near in unknown_variables():
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)
     pin_threads(settings.agent_lane)
-    if settings.ffmpeg is not None:
-        os.environ[variable("ffmpeg")] = settings.ffmpeg
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)
+    os.environ[variable("data_dir")] = str(settings.data_dir)
+    for name in ("ffmpeg", "move_roots"):
+        if (value := getattr(settings, name)) is not None:
+            os.environ[variable(name)] = value
     asyncio.run(AgentWorker(settings).run())

@@ -31,8 +31,8 @@ async def results(request: Request) -> JSONResponse:
     503: the catalogue cannot write now. Nothing was recorded; send the same again.
     """
     agent_id = request.path_params["agent_id"]
-    services = await _admit(request, agent_id)
-    body = await _json(request)
+    services = await admit(request, agent_id)
+    body = await json_body(request)
     documents = body.get("entries")
     if not isinstance(documents, list) or len(documents) > MAX_ENTRIES:
         raise HTTPException(400, f'the body must be {{"entries": [...]}} with {MAX_ENTRIES} entries at most')
@@ -54,18 +54,18 @@ async def results(request: Request) -> JSONResponse:
 async def heartbeat(request: Request) -> JSONResponse:
     """POST any JSON object of 16 KB at most -> {"status": "ok"}; the last one is kept."""
     agent_id = request.path_params["agent_id"]
-    services = await _admit(request, agent_id)
-    await asyncio.to_thread(services.catalogue.beat, agent_id, await _json(request, MAX_BEAT))
+    services = await admit(request, agent_id)
+    await asyncio.to_thread(services.catalogue.beat, agent_id, await json_body(request, MAX_BEAT))
     return JSONResponse({"status": "ok"})
 
 
 async def scans(request: Request) -> JSONResponse:
     """POST {"agent_id", "roots": [percent-encoded absolute path, ...]} -> {"scans": [id, ...]}, one for each root."""
-    body = await _json(request, 2**20)
+    body = await json_body(request, 2**20)
     agent_id, roots = body.get("agent_id"), body.get("roots")
     if not isinstance(agent_id, str):
         raise HTTPException(400, "agent_id must name the agent that scans")
-    services = await _admit(request, agent_id)
+    services = await admit(request, agent_id)
     if (
         not isinstance(roots, list)
         or not all(isinstance(root, str) for root in roots)
@@ -81,7 +81,7 @@ async def scans(request: Request) -> JSONResponse:
     return JSONResponse({"scans": ids})
 
 
-async def _admit(request: Request, agent_id: str) -> Services:
+async def admit(request: Request, agent_id: str) -> Services:
     """The hub's parts, for an agent that shows its own token. Raises HTTPException 401 or 403."""
     services: Services = request.app.state.services
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -94,7 +94,8 @@ async def _admit(request: Request, agent_id: str) -> Services:
     return services
 
 
-async def _json(request: Request, *limit: int) -> dict[str, Any]:
+async def json_body(request: Request, *limit: int) -> dict[str, Any]:
+    """The JSON object in the body. Raises HTTPException."""
     body = await read_body(request, *limit)
     try:
         found = await asyncio.to_thread(json.loads, body)

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from agent.cancelling import end
-from agent.hub import agent_api, pages, queues
+from agent.hub import agent_api, batch_api, pages, queues
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.comparing import compare_aside
@@ -53,7 +53,7 @@ def create_app(
             await end(loops, within=LOOPS_END)
 
     app = Starlette(
-        routes=[*agent_api.routes, *queues.routes, *pages.routes],
+        routes=[*agent_api.routes, *batch_api.routes, *queues.routes, *pages.routes],
         middleware=[Middleware(KnownHosts, names=known_names(settings))],
         exception_handlers={
             HTTPException: _refuse,

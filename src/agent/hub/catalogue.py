@@ -18,7 +18,8 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import debts, derived, others, progress, recording, scans, schema, tracks, work
+from agent.hub import batches, debts, derived, others, progress, recording, scans, schema, tracks, work
+from agent.hub.batches import Batch
 from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
 from agent.hub.debts import Debt
 from agent.hub.duplicates import DuplicateGroups
@@ -29,6 +30,7 @@ from agent.hub.track_row import SHAPE
 from agent.hub.tracks import Track, TrackFilter
 from agent.hub.work import ScanResult, TaskWork
 from agent.phoenix.outbox import Entry
+from pipelines.files.proposals import BatchPayload
 
 __all__ = ["Catalogue", "CatalogueError", "CatalogueUnavailable", "Refusal", "Track", "TrackFilter"]
 
@@ -146,6 +148,20 @@ class Catalogue:
         with self._database.write() as connection:
             return [scans.request(connection, agent_id, root) for root in roots]
 
+    def request_batch(
+        self, agent_id: str, document: dict[str, Any], *, undoes: str | None = None, dry_run: bool = False
+    ) -> tuple[str | None, BatchPayload]:
+        """Ask for a batch (see `batches.filled`), or for what undoes one; its id, None for a dry run, and all of it.
+
+        Raises BatchRefused.
+        """
+        with self._database.read() if dry_run else self._database.write() as connection:
+            if undoes is None:
+                payload = batches.filled(connection, agent_id, document)
+            else:
+                payload = batches.inverse(connection, agent_id, undoes)
+            return None if dry_run else batches.request(connection, agent_id, payload, undoes), payload
+
     # What is owed (for the reconciler).
 
     def owed_kinds(self) -> list[tuple[str, str]]:
@@ -192,6 +208,16 @@ class Catalogue:
     def compare_prints(self, *, at_once: bool = False) -> None:
         """Bring the duplicate groups up to date (see `DuplicateGroups.compare`)."""
         self.duplicates.compare(at_once=at_once)
+
+    def batch(self, batch_id: str) -> Batch | None:
+        """One approved batch; None if there is none."""
+        with self._database.read() as connection:
+            return batches.read(connection, batch_id)
+
+    def batches(self, limit: int) -> list[Batch]:
+        """The last batches, the newest first."""
+        with self._database.read() as connection:
+            return batches.newest(connection, limit)
 
     def progress(self, agent_id: str | None = None) -> Progress:
         """How far one agent is, or everything."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
+from pipelines.files.proposals import BatchPayload
 from pipelines.music import analyze, fingerprint, metadata, scan
 from pipelines.payload import FilePayload, Outcome, Payload
 
@@ -13,6 +15,7 @@ METADATA = "extract_file_metadata"
 FINGERPRINT = "fingerprint_file"
 ANALYSIS = "process_file"
 SCAN = "scan_directory"
+BATCH = "execute_approved_batch"
 
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
@@ -48,6 +51,11 @@ def version_for(service: str, sha256: str) -> str:
 def file_payload(service: str, *, version: str, path: str, size: int, mtime_ns: int, root: str) -> Payload:
     """What goes into one of the file tasks."""
     return FILE_TASKS[service].payload(version=version, path=path, size=size, mtime_ns=mtime_ns, root=root)
+
+
+def batch_payload(*, version: str, request: str) -> Payload:
+    """What goes into execute_approved_batch; `request` is JSON of roots and proposals."""
+    return BatchPayload.model_validate({"version": version, **json.loads(request)})
 
 
 def scan_payload(*, version: str, root: str) -> Payload:

@@ -187,6 +187,7 @@ async def test_a_plain_producers_abort_ends_what_waits_and_leaves_what_runs_alon
     queue: LaneQueue, redis: Redis
 ) -> None:
     """It says WRONGTYPE in either case: our running jobs are no list. LaneQueue's abort ends both."""
+    await queue.sweep()  # as a worker does
     plain = RedisQueue(redis, name=queue.name)
     waiting = await plain.enqueue("work", key="work:waits")
     assert waiting is not None

@@ -7,14 +7,12 @@ from pydantic import BaseModel, ValidationError
 
 from pipelines.context import InlineContext, policy_of
 from pipelines.errors import NotBuiltError
-from pipelines.files.execute_approved_batch import BatchPayload, Move, TagWrite, execute_approved_batch
 from pipelines.files.push_file import PushPayload, push_file
 from pipelines.files.s3_upload import S3UploadPayload, s3_upload
 from pipelines.music.live_set import LiveSetPayload, scan_live_set
 
 HASH = "0" * 64
 FILE = {"version": f"{HASH}:default", "path": "/music/a.mp3", "size": 5_000_000}
-MOVE = Move(proposal_id="1", source="/music/a.mp3", destination="/music/b.mp3", sha256=HASH)
 
 UPLOAD = S3UploadPayload(
     **FILE,
@@ -29,7 +27,6 @@ PUSH = PushPayload(
 
 TASKS = [
     (scan_live_set, LiveSetPayload(**FILE)),
-    (execute_approved_batch, BatchPayload(version="1", roots=["/music"], proposals=[MOVE])),
     (s3_upload, UPLOAD),
     (push_file, PUSH),
 ]
@@ -55,12 +52,3 @@ def test_presigned_urls_do_not_show_in_a_repr() -> None:
 def test_a_host_that_ssh_would_take_for_an_option_is_refused(host: str) -> None:
     with pytest.raises(ValidationError):
         PushPayload(**{**PUSH.model_dump(), "host": host})
-
-
-def test_a_batch_holds_1_to_500_proposals_of_known_kinds() -> None:
-    tag = TagWrite(proposal_id="2", source="/music/a.mp3", sha256=HASH, tags={"title": ["A"]})
-    batch = BatchPayload(version="1", roots=["/music"], proposals=[MOVE, tag])
-    assert BatchPayload.model_validate_json(batch.model_dump_json()) == batch
-    for proposals in ([], [MOVE] * 501, [{"action": "delete", "proposal_id": "3", "source": "/a"}]):
-        with pytest.raises(ValidationError):
-            BatchPayload(version="1", roots=["/music"], proposals=proposals)

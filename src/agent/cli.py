@@ -11,6 +11,8 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("agent.up:up", "Take folders of music through all lanes, with everything started for you."),
     "tracks": ("agent.tracks:tracks", "Show the tracks in the catalogue."),
+    "offload": ("agent.offload:offload", "Send files of the catalogue to an object store or another machine."),
+    "transfers": ("agent.offload:transfers", "Show what became of files that were sent."),
     "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
     "why": ("agent.operator.why:why", "Say where a job is and what it waits for."),

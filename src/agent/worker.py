@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from agent import logs
 from agent.cancelling import end
 from agent.children import Children
+from agent.desk import Desk
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_task, payload_model, queue_name, tasks_of
@@ -71,6 +72,7 @@ class AgentWorker:
         self.relay = Relay(
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
+        self.desk = Desk(settings, token)
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
         self._worker = LaneWorker(
             self.queue,
@@ -118,6 +120,7 @@ class AgentWorker:
             await self.children.close()
             await self.relay.drain(timeout=5.0)
             await self.relay.close()
+            await self.desk.close()
             if self.heartbeat is not None:
                 await self.heartbeat.close()
             with contextlib.suppress(RedisError, OSError):
@@ -134,6 +137,7 @@ class AgentWorker:
                 breakers=self.breakers,
                 worker=self.name,
                 on_report=self.relay.wake,
+                desk=self.desk,
             )
             return await execution.run(arguments)
 

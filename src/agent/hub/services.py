@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
 from agent.hub.reconciler import Reconciler
+from agent.hub.signing import Signing
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class Services:
     activity: Activity
     reconciler: Reconciler | None
     """None where the hub has no queue server: then it only shows and records."""
+    signing: Signing | None = None
+    """None where no object store is set."""
 
     def poke(self) -> None:
         """Something new may be owed."""

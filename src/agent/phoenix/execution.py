@@ -14,13 +14,14 @@ from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
 from agent.throttle import OncePer
 from pipelines.context import policy_of
-from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError
+from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError, NotGranted
 from pipelines.payload import Outcome, TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.children import Children
+    from agent.desk import Desk
     from agent.phoenix.breaker import Breakers
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
@@ -47,6 +48,7 @@ class Execution:
         breakers: Breakers,
         worker: str,
         on_report: Callable[[], None],
+        desk: Desk | None = None,
     ) -> None:
         self._run = run
         self._function = function
@@ -55,6 +57,7 @@ class Execution:
         self._breakers = breakers
         self._worker = worker
         self._on_report = on_report
+        self._desk = desk
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
@@ -128,6 +131,11 @@ class Execution:
         await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
         self._parts += 1
         self._on_report()
+
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        if self._desk is None:
+            raise NotGranted(f"this worker answers nothing, not even {subject}")
+        return await self._desk.ask(self.record_id, subject, question)
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)

@@ -236,6 +236,45 @@ except errors.ConfigError as error:
             yield Finding(package, "missing", reason, remedy)
 
 
+def transfer_tools(settings: Settings) -> Iterator[Finding]:
+    """rsync and ssh for push_file, and what s3_upload needs: missing only matters once something is to be sent."""
+    from pipelines.files.rsync import OLDEST, version_of
+
+    wanted = settings.push_to is not None or settings.push_key is not None
+    lacking: Verdict = "missing" if wanted else "warning"
+    for name in ("rsync", "ssh"):
+        program = shutil.which(name)
+        if program is None:
+            package = "openssh-client" if name == "ssh" else name
+            detail = "not on PATH; push_file cannot work"
+            yield Finding(name, lacking, detail, f"install it (Debian: apt-get install {package}), or push nothing")
+        elif name == "rsync":
+            run = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+            version = version_of(run.stdout)
+            if version is None or version < OLDEST:
+                said = run.stdout.split("\n", 1)[0] or f"exit code {run.returncode}"
+                remedy = f"install rsync {OLDEST[0]}.{OLDEST[1]} or newer"
+                yield Finding(name, lacking, f"{program} is no rsync that push_file can use ({said})", remedy)
+            else:
+                yield Finding(name, "ok", f"{version[0]}.{version[1]} ({program})")
+        else:
+            yield Finding(name, "ok", program)
+
+
+def object_store(settings: Settings) -> Iterator[Finding]:
+    """Whether the hub could sign for the store; nothing is asked of it."""
+    from agent.hub.signing import Signing
+
+    if settings.s3_bucket is None:
+        return
+    try:
+        Signing.of(settings)
+    except ConfigError as error:
+        yield Finding("object store", "missing", str(error), "docs/transfers.md says what the hub needs")
+    else:
+        yield Finding("object store", "ok", f"bucket {settings.s3_bucket} at {settings.s3_endpoint or 'AWS'}")
+
+
 def variables(_settings: Settings) -> Iterator[Finding]:
     """Misspelt variables."""
     for name, near in unknown_variables():
@@ -251,6 +290,8 @@ CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     memory,
     data_folder,
     other_packages,
+    transfer_tools,
+    object_store,
     variables,
 )
 

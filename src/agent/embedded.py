@@ -15,7 +15,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -108,7 +108,8 @@ class Fleet:
             "PHAZE_AGENT_TOKEN": self.token,
             "PHAZE_LOG_FORMAT": "json",
         }
-        self.hub = self._supervised("hub", ["hub"], env)
+        # Each gets the secrets that are its own: the store's are the hub's, the key to push with the workers'.
+        self.hub = self._supervised("hub", ["hub"], _without(env, "PHAZE_PUSH_KEY"))
         (self.data / "hub.url").unlink(missing_ok=True)
         await self.hub.start()
         self.hub_url = await self._hub_answers()
@@ -116,7 +117,7 @@ class Fleet:
         for lane in LANES:
             own = {"PHAZE_HUB_URL": self.hub_url, "PHAZE_AGENT_LANE": lane}
             knob = {f"PHAZE_LANE_{lane.upper()}_CONCURRENCY": str(self.knobs[lane])}
-            worker = self._supervised(f"worker-{lane}", ["worker"], {**env, **own, **knob})
+            worker = self._supervised(f"worker-{lane}", ["worker"], {**_without(env, "PHAZE_S3_"), **own, **knob})
             self.workers.append(worker)
             await worker.start()
 
@@ -221,6 +222,10 @@ class Fleet:
                 if self.hub.gave_up or time.monotonic() > deadline:
                     raise StartError("the hub did not start: " + (self.hub.log_tail(1) or f"see {self.hub.log}"))
                 await asyncio.sleep(0.05)
+
+
+def _without(env: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith(prefix)}
 
 
 async def _must_serve(redis_url: str) -> None:

@@ -101,6 +101,26 @@ class Settings(BaseSettings):
     metrics_port: int | None = Field(
         None, ge=1, le=65535, description="The port of a worker's /metrics for Prometheus; unset: none."
     )
+    s3_bucket: MaybeStr = Field(None, description="The bucket that s3_upload fills; unset: no uploads. For the hub.")
+    s3_endpoint: str = Field("", description="The object store's URL (http:// or https://); unset: AWS.")
+    s3_region: str = Field("us-east-1", description="The bucket's region; stores that have none take any.")
+    s3_access_key_id: SecretStr | None = Field(None, description="With it the hub signs what agents send to the store.")
+    s3_secret_access_key: SecretStr | None = Field(None, description="Its secret; it never leaves the hub.")
+    s3_session_token: SecretStr | None = Field(None, description="Of temporary credentials.")
+    s3_prefix: str = Field("", description="Put before every object's key, such as `archive/`.")
+    s3_addressing: Literal["auto", "path", "virtual"] = Field(
+        "auto", description="Whether the bucket stands in the URL's path or in its host name."
+    )
+    s3_checksum: Literal["sha256", "md5"] = Field(
+        "sha256", description="Which hash goes with every part; md5 is for stores that refuse x-amz-checksum-sha256."
+    )
+    s3_url_lifetime: int = Field(900, ge=10, le=604_800, description="Seconds for which a signed request can be begun.")
+
+    push_to: MaybeStr = Field(None, description="Where `phaze offload` pushes: ssh://USER@HOST[:PORT]/FOLDER.")
+    push_host_keys: Path | None = Field(
+        None, description="File with that host's public keys (as in known_hosts); no other is accepted."
+    )
+    push_key: SecretStr | None = Field(None, description="The private key (OpenSSH) with which the agent pushes.")
 
     shutdown_grace: float = Field(
         10.0,
@@ -171,6 +191,27 @@ class Settings(BaseSettings):
         if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
             raise ValueError("must be visible ASCII characters without spaces, as an HTTP header carries them")
         return value
+
+    @field_validator("push_key")
+    @classmethod
+    def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith("-----BEGIN "):
+            raise ValueError("must be a private key in OpenSSH's or PEM format; PHAZE_PUSH_KEY_FILE names its file")
+        return value
+
+    @field_validator("s3_prefix")
+    @classmethod
+    def _plain_prefix(cls, value: str) -> str:
+        if value.startswith("/") or {".", ".."} & set(value.split("/")):
+            raise ValueError("must not begin with a slash, nor hold . or .. as a folder")
+        return value
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _endpoint(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
+        return value.rstrip("/")
 
     @field_validator("hub_url")
     @classmethod

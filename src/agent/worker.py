@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from agent import logs, metrics
 from agent.cancelling import end
 from agent.children import Children
+from agent.desk import Desk
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
@@ -65,6 +66,7 @@ class AgentWorker:
         self.relay = Relay(
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
+        self.desk = Desk(settings, token)
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
         self._worker = LaneWorker(
             self.queue,
@@ -109,6 +111,7 @@ class AgentWorker:
             await self.children.close()
             await self.relay.drain(timeout=5.0)
             await self.relay.close()
+            await self.desk.close()
             if self.heartbeat is not None:
                 await self.heartbeat.close()
             with contextlib.suppress(RedisError, OSError):
@@ -124,6 +127,7 @@ class AgentWorker:
                 children=self.children,
                 breakers=self.breakers,
                 worker=self.name,
+                desk=self.desk,
             )
             return await execution.run(arguments)
 

@@ -52,3 +52,11 @@ class ChildDied(TaskError):
 
 class ToolMissing(TaskError):
     """A program or wheel that the task needs is not on this machine. Says which, and how to get it."""
+
+
+class NotAnswered(TaskError):
+    """Whoever runs the task could not be asked (`ctx.ask`): the control plane is away, or fails."""
+
+
+class NotGranted(TaskError):
+    """What the task asked for (`ctx.ask`) is not set up, or not for this record; the message names the remedy."""

@@ -1,4 +1,4 @@
-"""What agents say to the hub: results, heartbeats, requests for scans. Each with the agent's own bearer token."""
+"""What agents say to the hub: results, heartbeats, asking for scans and signatures. Each with the agent's token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from agent.hub.limits import read_body
 from agent.hub.problems import first_problem
 from agent.hub.scans import ScanRefused
 from agent.hub.services import Services
+from agent.hub.signing import SigningRefused
 from agent.phoenix.outbox import Entry
+from pipelines.files.s3_signer import Wanted
 
 MAX_BEAT = 16 * 2**10
 """Bytes of a heartbeat."""
@@ -81,6 +83,27 @@ async def scans(request: Request) -> JSONResponse:
     return JSONResponse({"scans": ids})
 
 
+async def signatures(request: Request) -> JSONResponse:
+    """POST {"record_id", "wanted": Wanted} -> Granted: one signed request for the object of that file.
+
+    409: no object store is set. 404: not a file of that agent.
+    """
+    agent_id = request.path_params["agent_id"]
+    services = await admit(request, agent_id)
+    body = await json_body(request, MAX_BEAT)
+    if services.signing is None:
+        raise HTTPException(409, "no object store is set; give the hub PHAZE_S3_BUCKET and its credentials")
+    try:
+        wanted = Wanted.model_validate(body.get("wanted"))
+    except ValidationError as error:
+        raise HTTPException(400, f"wanted: {first_problem(error)}") from None
+    try:
+        granted = await services.signing.grant(services.catalogue, agent_id, str(body.get("record_id")), wanted)
+    except SigningRefused as refusal:
+        raise HTTPException(404, str(refusal)) from None
+    return JSONResponse(granted.model_dump(), headers={"cache-control": "no-store"})
+
+
 async def admit(request: Request, agent_id: str) -> Services:
     """The hub's parts, for an agent that shows its own token. Raises HTTPException 401 or 403."""
     services: Services = request.app.state.services
@@ -109,5 +132,6 @@ async def json_body(request: Request, *limit: int) -> dict[str, Any]:
 routes = [
     Route("/api/agents/{agent_id}/results", results, methods=["POST"]),
     Route("/api/agents/{agent_id}/heartbeat", heartbeat, methods=["POST"]),
+    Route("/api/agents/{agent_id}/signatures", signatures, methods=["POST"]),
     Route("/api/scans", scans, methods=["POST"]),
 ]

@@ -24,6 +24,7 @@ from agent.hub.comparing import compare_aside
 from agent.hub.limits import KnownHosts, SecurityHeaders
 from agent.hub.reconciler import Reconciler
 from agent.hub.services import Services
+from agent.hub.signing import Signing
 from agent.producer import Producer
 from agent.settings import Settings
 
@@ -38,7 +39,7 @@ def create_app(
 ) -> ASGIApp:
     """The app around an open catalogue. Without a queue server it records and shows, and enqueues nothing.
 
-    Whoever calls closes catalogue, redis and producer after the app has shut down.
+    Whoever calls closes catalogue, redis and producer after the app has shut down. Raises ConfigError (PHAZE_S3_*).
     """
     reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
 
@@ -62,7 +63,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis)
+    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis, Signing.of(settings))
     # Outside of Starlette, whose own middleware answers 500 from around all that it is given.
     return SecurityHeaders(app)
 

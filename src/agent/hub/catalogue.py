@@ -18,7 +18,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import batches, debts, derived, others, progress, recording, scans, schema, tracks, work
+from agent.hub import batches, debts, derived, others, progress, recording, scans, schema, tracks, transfers, work
 from agent.hub.batches import Batch
 from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
 from agent.hub.debts import Debt
@@ -28,6 +28,7 @@ from agent.hub.progress import Progress
 from agent.hub.recording import Refusal
 from agent.hub.track_row import SHAPE
 from agent.hub.tracks import Track, TrackFilter
+from agent.hub.transfers import Chosen, Transfer
 from agent.hub.work import ScanResult, TaskWork
 from agent.phoenix.outbox import Entry
 from pipelines.files.proposals import BatchPayload
@@ -245,6 +246,24 @@ class Catalogue:
         """See `debts.keys`."""
         with self._database.read() as connection:
             return debts.keys(connection, limit, agent_id)
+
+    def choose_files(self, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
+        """See `transfers.choose`."""
+        with self._database.read() as connection:
+            return transfers.choose(connection, agent_id, wanted, paths)
+
+    def transfers(self, limit: int) -> list[Transfer]:
+        """See `transfers.recorded`."""
+        with self._database.read() as connection:
+            return transfers.recorded(connection, limit)
+
+    def path_of_file(self, agent_id: str, record_id: str) -> str | None:
+        """The percent-encoded path of a file of that agent, by its id; None if it has none such."""
+        file_id = derived.file_id_of(record_id)
+        mine = (schema.files.c.id == (-1 if file_id is None else file_id), schema.files.c.agent_id == agent_id)
+        with self._database.read() as connection:
+            path: str | None = connection.scalar(sa.select(schema.files.c.path).where(*mine))
+        return path
 
     def paths(self, jobs: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """(service, record id) -> the file or root it is about, for people; those without one are left out."""

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
 from agent.hub.reconciler import Reconciler
+from agent.hub.signing import Signing
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Services:
     """None where the hub has no queue server: then it only shows and records."""
     redis: Redis | None
     """The queue server."""
+    signing: Signing | None = None
+    """None where no object store is set."""
 
     def poke(self) -> None:
         """Something new may be owed."""

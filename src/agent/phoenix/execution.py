@@ -14,13 +14,14 @@ from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
 from agent.throttle import OncePer
 from pipelines.context import policy_of
-from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError
+from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError, NotGranted
 from pipelines.payload import Outcome, TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.children import Children
+    from agent.desk import Desk
     from agent.phoenix.breaker import Breakers
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
@@ -49,6 +50,7 @@ class Execution:
         children: Children,
         breakers: Breakers,
         worker: str,
+        desk: Desk | None = None,
     ) -> None:
         self._run = run
         self._function = function
@@ -56,6 +58,7 @@ class Execution:
         self._children = children
         self._breakers = breakers
         self._worker = worker
+        self._desk = desk
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
@@ -131,6 +134,11 @@ class Execution:
         )
         await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
         self._parts += 1
+
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        if self._desk is None:
+            raise NotGranted(f"this worker answers nothing, not even {subject}")
+        return await self._desk.ask(self.record_id, subject, question)
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)

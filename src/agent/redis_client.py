@@ -65,7 +65,7 @@ class Line:
 
     def __init__(self, redis: Redis, timeout: float) -> None:
         self._make: Callable[[], AbstractConnection] = redis.connection_pool.make_connection
-        self._timeout = timeout
+        self.timeout = timeout
         self._connection: AbstractConnection | None = None
 
     async def execute_command(self, *args: Any) -> Any:
@@ -76,14 +76,14 @@ class Line:
             self._connection.socket_timeout = None  # the bound is ours
         connection = self._connection
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 await connection.send_packed_command(hiredis.pack_command(args), check_health=False)
                 return await connection.read_response()
         except ResponseError:
             raise
         except TimeoutError:
             await self.close()
-            raise NoReply(f"no reply within {self._timeout:g} s") from None
+            raise NoReply(f"no reply within {self.timeout:g} s") from None
         except BaseException:
             await self.close()
             raise

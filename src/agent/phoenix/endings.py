@@ -35,6 +35,12 @@ ERROR_CHARACTERS = 8_000
 SORTED = json.JSONEncoder(sort_keys=True, default=str)
 """One text for equal arguments, whatever their order."""
 
+DEFAULT_TTL = 600
+"""SAQ's own, in seconds."""
+
+LONGEST_TTL = 10 * 365 * 24 * 3600
+"""Longer ones would not fit the server's clock."""
+
 OWN_DEATHS = 3
 """A job that killed its child, or its worker while it ran alone, so many times is quarantined."""
 
@@ -147,6 +153,11 @@ class Endings:
         where = keys.quarantine_key(run.service or UNKNOWN_SERVICE)
         return self._set_aside(run, error, where, "quarantined", f"quarantined: {redact_text(str(error))}")
 
+    def unspeakable(self, run: Run, error: BaseException) -> Ending:
+        """Set aside where no other ending could be built: with nothing but what the claim said."""
+        run.job = None
+        return self.quarantined(run, error)
+
     def _set_aside(self, run: Run, error: BaseException, where: str, outcome: str, reason: str) -> Ending:
         finished = time.time()
         said = redact_text(f"{type(error).__name__}: {error}")
@@ -159,7 +170,7 @@ class Endings:
             "attempts": run.attempts,
             "takeovers": run.takeovers,
             "own_deaths": run.own_deaths,
-            "first": (run.job.queued / 1000 if run.job else None),
+            "first": run.job.queued / 1000 if run.job and isinstance(run.job.queued, int) else None,
             "last": finished,
             "worker": self._worker,
             "job": base64.b64encode(run.text).decode("ascii"),
@@ -169,7 +180,7 @@ class Endings:
             result = Result({"outcome": "rejected", "reason": reason}, "rejected", reason, _version_named(run))
             entry = self._document(run, result, json.dumps(result.value), finished)
         text = self._finished_text(run, Status.FAILED, "null", said)
-        ttl = run.job.ttl if run.job else 600
+        ttl = run.job.ttl if run.job else DEFAULT_TTL
         return Ending(
             "settle", run, text, "failed", outcome, number=_ttl_ms(ttl), entry=entry,
             letter=json.dumps(letter), where=where, deaths="-",
@@ -223,8 +234,11 @@ def error_text(error: BaseException) -> str:
     return redact_text(text[-ERROR_CHARACTERS:])
 
 
-def _ttl_ms(ttl: int) -> int:
-    """SAQ's ttl (seconds; 0 for ever, negative not at all) for the settle script."""
+def _ttl_ms(ttl: Any) -> int:
+    """SAQ's ttl (seconds; 0 for ever, negative not at all) for the settle script; its default for what is no number."""
+    if not isinstance(ttl, int):
+        ttl = DEFAULT_TTL
+    ttl = min(ttl, LONGEST_TTL)
     return ttl * 1000 if ttl > 0 else (0 if ttl == 0 else -1)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saq.job import Job, Status
 from saq.queue.redis import PubSubMultiplexer, RedisQueue
@@ -47,6 +47,17 @@ class JobIsRunning(Exception):
     """The job has a worker now; what was asked would run it twice."""
 
 
+class Step(NamedTuple):
+    """What one round trip came to."""
+
+    answers: list[str]
+    """To the endings, in order: `settled`, `stale`, or `error: ...`."""
+    runs: list[Run]
+    """What was claimed."""
+    more: bool
+    """Whether the queue may hold more that can be claimed, although this is not all that was asked for."""
+
+
 class LaneQueue(RedisQueue):
     """`LaneQueue(redis, name=...)` wherever SAQ wants a RedisQueue; its worker is LaneWorker."""
 
@@ -71,16 +82,17 @@ class LaneQueue(RedisQueue):
 
     async def step(
         self, worker: str, lane: str, n: int, endings: Sequence[Ending] = (), *, over: Line | None = None
-    ) -> tuple[list[str], list[Run]]:
-        """End runs and claim up to `n` jobs, in one round trip: the answers to the endings in order, and the claims."""
+    ) -> Step:
+        """End runs and claim up to `n` jobs, in one round trip."""
         before = time.monotonic()
         arguments: list[Any] = [self.prefix, worker, int(self.lease * 1000), lane, n]
         for ending in endings:
             arguments += ending.arguments()
-        answers, taken = await self.scripts("step", self.keys, arguments, over=over)
-        return (
-            [answer.decode() for answer in answers],
+        answers, taken, more = await self.scripts("step", self.keys, arguments, over=over)
+        return Step(
+            [answer.decode("utf-8", "replace") for answer in answers],
             [Run(reply, claimed_before=before, lease=self.lease) for reply in taken],
+            bool(more),
         )
 
     async def unheard(self, worker: str, known: Sequence[str], *, over: Line | None = None) -> int:
@@ -92,7 +104,7 @@ class LaneQueue(RedisQueue):
         due, taken, asked = await self.scripts(
             "upkeep", self.keys, [self.prefix, UPKEEP_MOST, int(orphans), int(aborts)]
         )
-        return int(due), [job_id.decode() for job_id in taken], [job_id.decode() for job_id in asked]
+        return int(due), _ids(taken), _ids(asked)
 
     async def unpark(self, circuit: str, most: int) -> int:
         """Let go up to `most` of the jobs that wait for `circuit`; how many. Fewer than `most`: none is left."""
@@ -231,3 +243,7 @@ class LaneQueue(RedisQueue):
 def _record_id(key: str) -> str:
     _, colon, record_id = key.partition(":")
     return record_id if colon else key
+
+
+def _ids(raw: Sequence[bytes]) -> list[str]:
+    return [job_id.decode("utf-8", "surrogateescape") for job_id in raw]

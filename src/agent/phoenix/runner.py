@@ -71,6 +71,12 @@ class Runner:
             return answer
         return await self._guarded(run, handler)
 
+    async def after(self, run: Run) -> None:
+        """SAQ's hooks for afterwards, once nothing can go wrong with the run any more."""
+        if run.context is not None and self._worker.after_process:
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await self._worker._after_process(run.context)
+
     def _answer(self, run: Run) -> Ending | None:
         assert run.marker is not None
         try:
@@ -115,15 +121,13 @@ class Runner:
                     run, Quarantined(f"{OWN_DEATHS} of its child processes died; the last: {error}")
                 )
             return self._failed(run, error, own_death=True)
-        except Exception as error:
+        except BaseException as error:  # sys.exit() in a body, or a group of them, is its own failure and nobody else's
             context["exception"] = error
             return self._failed(run, error)
         finally:
             run.no_limit()
+            run.context = context
             self._worker.job_task_contexts.pop(job, None)
-            if self._worker.after_process:
-                with contextlib.suppress(Exception):
-                    await self._worker._after_process(context)
 
     def _done(self, run: Run, result: Result) -> Ending:
         try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import TimeoutError as NoReply
 from saq import Worker
 from saq.worker import ensure_coroutine_function
 
@@ -23,6 +25,7 @@ from agent.phoenix.pump import Pump
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.runner import Runner
 from agent.phoenix.ticks import Ticks
+from agent.throttle import OncePer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +88,7 @@ class LaneWorker(Worker[Any]):
         self._ticks = Ticks(queue, self.cron_jobs, self.cron_tz)
         self._pump = Pump(queue, self)
         self._pumping = False
+        self._complain = OncePer(60.0)
         self._runner = Runner(
             self,
             {name: ensure_coroutine_function(function, self.pool) for name, function in self.functions.items()},
@@ -94,7 +98,7 @@ class LaneWorker(Worker[Any]):
 
     def _held(self) -> list[Run]:
         """Runs whose lease is to be kept: those that run, and those that have ended and are not settled yet."""
-        return [*list(self.runs.values()), *list(self._pump.unsettled.values())]
+        return [*list(self._pump.unsettled.values()), *list(self.runs.values())]
 
     # What the pump asks for.
 
@@ -153,7 +157,10 @@ class LaneWorker(Worker[Any]):
 
     def begin(self, run: Run) -> None:
         """Start a claimed run; one that was taken over too often waits until it can run alone."""
-        self.runs[run.id] = run
+        for older in self.runs.values():
+            if older.id == run.id:  # its lease had ended unheard: it is this run's now
+                older.cancel("lost")
+        self.runs[run.token] = run
         log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
         if run.takeovers >= ALONE_AFTER and self.concurrency > 1:
             self._waiting_alone.append(run)
@@ -172,21 +179,25 @@ class LaneWorker(Worker[Any]):
 
     async def _carry_out(self, run: Run) -> None:
         run.begun = True
+        ending: Ending | None = None
         try:
             ending = await self._runner.carry_out(run)
         except Exception as error:  # a fault of ours must not cost the job: its lease would end and it would run again
             log.exception("job.ending_failed", task=run.service, record_id=run.record)
-            ending = self._endings.quarantined(run, error)
-        if ending is not None:
-            self._pump.add(ending)
-        self.runs.pop(run.id, None)
+            ending = self._endings.unspeakable(run, error)
+        finally:
+            run.no_limit()
+            if ending is not None:
+                self._pump.add(ending)
+            self.runs.pop(run.token, None)
+            if run is self._alone:
+                self._alone = None
+            if self._waiting_alone:
+                self._start_alone()
+            self._pump.wake()
+        await self._runner.after(run)
         if run.task is not None:
             self.tasks.discard(run.task)
-        if run is self._alone:
-            self._alone = None
-        if self._waiting_alone:
-            self._start_alone()
-        self._pump.wake()
 
     # Upkeep.
 
@@ -198,28 +209,38 @@ class LaneWorker(Worker[Any]):
         swept = -self._sweep_every
         while not self.event.is_set():
             started = time.monotonic()
-            try:
-                orphans = started - swept >= self._sweep_every and await self._may_take_over()
-                due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs))
-                if orphans:
-                    swept = started
-                if due or taken:
-                    self._pump.wake()
-                metrics.TAKEOVERS.inc(len(taken))
-                for job_id in taken:
-                    log.warning("job.taken_over", id=job_id)
-                if orphans:
-                    await self._parked.learn()
-                await self._parked.release(self.room())
-                await self._ticks.enqueue()
-                for job_id in asked:
-                    if job_id in self.runs:
-                        await self._abort(self.runs[job_id])
-            except (RedisError, OSError):
-                pass  # the pump says so
-            except Exception:
-                log.exception("worker.upkeep_failed")
+            sweeps = started - swept >= self._sweep_every
+            if await self._quietly(self._look_after(sweeps)) and sweeps:
+                swept = started
+            await self._quietly(self._parked.release())
+            await self._quietly(self._ticks.enqueue())
             await asyncio.sleep(UPKEEP)
+
+    async def _quietly(self, step: Coroutine[Any, Any, bool | None]) -> bool:
+        """One step of the upkeep; whatever is wrong with it keeps no other from being done. False if it was not."""
+        try:
+            return await step is not False
+        except (NoConnection, NoReply, OSError):
+            return False  # the pump says so
+        except Exception:
+            if self._complain():
+                log.exception("worker.upkeep_failed")
+            return False
+
+    async def _look_after(self, sweeps: bool) -> bool:
+        """What time brings about; True if dead workers' jobs were looked for, where that was wanted."""
+        orphans = sweeps and await self._may_take_over()
+        due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs))
+        if due or taken:
+            self._pump.wake()
+        metrics.TAKEOVERS.inc(len(taken))
+        for job_id in taken:
+            log.warning("job.taken_over", id=job_id)
+        for run in [run for run in self.runs.values() if run.id in asked]:
+            await self._abort(run)
+        if orphans:
+            await self._parked.learn()
+        return orphans or not sweeps
 
     async def _abort(self, run: Run) -> None:
         """End a run as somebody wants, with the reason that was left in the stored job."""
@@ -254,17 +275,17 @@ class LaneWorker(Worker[Any]):
             if self._stopped:
                 return
             self._stopped = True
+        await self._pump.claim_no_more()
         for run in self._waiting_alone:
-            self.runs.pop(run.id, None)
+            self.runs.pop(run.token, None)
             self._pump.add(self._endings.released(run))
         self._waiting_alone.clear()
-        running = [run.task for run in self.runs.values() if run.task is not None]
-        if running:
-            log.info("worker.stopping", running=len(running), grace=self._grace)
-            await asyncio.wait(running, timeout=self._grace)
+        if self.runs:
+            log.info("worker.stopping", running=len(self.runs), grace=self._grace)
+            await self._until_none_runs(self._grace)
             for run in list(self.runs.values()):
                 run.cancel("shutdown")
-            await asyncio.wait(running, timeout=self._cancellation_hard_deadline_s)
+            await self._until_none_runs(self._cancellation_hard_deadline_s)
         await self._pump.close(SETTLE_AT_STOP)
         self._leases.stop()
         await end(list(self.tasks), within=self._cancellation_hard_deadline_s)
@@ -273,3 +294,8 @@ class LaneWorker(Worker[Any]):
             callbacks = [self.shutdown] if callable(self.shutdown) else self.shutdown
             for callback in callbacks:
                 await callback(self.context)
+
+    async def _until_none_runs(self, within: float) -> None:
+        tasks = [run.task for run in self.runs.values() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)

@@ -98,7 +98,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(OWNERS), n=st.integers(1, 3))
     def claim(self, owner: str, n: int) -> None:
-        _, runs = self.call(self.queue.step(owner, "meta", n))
+        _, runs, _ = self.call(self.queue.step(owner, "meta", n))
         for run in runs:
             assert self.place[run.record] == "queued"
             before = self.owner_of.get(run.record)
@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
         mine = self.owns(run)
         ending = Endings(self.queue, owner, outbox=True).done(run, Result("well"))
         resent = run.token in [token for tokens in self.recorded.values() for token in tokens[-1:]]
-        ((answer,), _) = self.call(self.queue.step(owner, "meta", 0, [ending]))
+        ((answer,), *_) = self.call(self.queue.step(owner, "meta", 0, [ending]))
         if mine:
             assert answer == "settled"
             del self.place[run.record]
@@ -131,7 +131,7 @@ class Machine(RuleBasedStateMachine):
             assert run.job.kwargs is not None
             self.recorded.setdefault(f"{run.record}/{run.job.kwargs['version']}", []).append(run.token)
             if again:  # the reply was lost: the client sends it once more
-                ((repeated,), _) = self.call(self.queue.step(owner, "meta", 0, [ending]))
+                ((repeated,), *_) = self.call(self.queue.step(owner, "meta", 0, [ending]))
                 assert repeated == "settled"
         elif not resent:
             assert answer == "stale"
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
             "release": lambda: endings.released(run),
             "park": lambda: endings.parked(run, "store"),
         }[kind]()
-        ((answer,), _) = self.call(self.queue.step(owner, "meta", 0, [ending]))
+        ((answer,), *_) = self.call(self.queue.step(owner, "meta", 0, [ending]))
         assert answer == ("settled" if mine else "stale")
         if mine and run.record in self.asked:
             self.asked.remove(run.record)

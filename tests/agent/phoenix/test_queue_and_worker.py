@@ -196,11 +196,11 @@ async def test_a_plain_producers_abort_ends_what_waits_and_leaves_what_runs_alon
     assert (await queue.count("queued"), await queue.count("incomplete")) == (0, 0)
     running = await plain.enqueue("work", key="work:runs")
     assert running is not None
-    _, (run,) = await queue.step("w", "", 1)
+    _, (run,), _ = await queue.step("w", "", 1)
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await running.abort("not wanted")
     run.job = queue.deserialize(run.text)
-    answers, _ = await queue.step("w", "", 0, [Endings(queue, "w", outbox=True).done(run, Result("done"))])
+    answers, *_ = await queue.step("w", "", 0, [Endings(queue, "w", outbox=True).done(run, Result("done"))])
     assert answers == ["settled"]
     assert await redis.xlen(outbox_key(queue.name)) == 1
 

@@ -2,7 +2,7 @@
 -- KEYS  of the queue
 -- ARGV  job id prefix, worker, lease (ms), lane, n to claim, then FIELDS values for each run that ended, the first of
 --       which is `kind token status number marker_ms deaths`
--- -> {answers of settle in order, what claim took}
+-- -> {answers of settle in order, what claim took, 1 if there is more to look at}
 
 local FIELDS = 9
 local HEAD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S*)$'
@@ -18,6 +18,6 @@ for at = 6, #ARGV, FIELDS do
     }
 end
 local answers = settle(keys, runs)
-local ok, taken = pcall(claim, keys, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]))
+local ok, taken, more = pcall(claim, keys, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]))
 if not ok and #runs == 0 then error(taken) end  -- what was settled is said all the same; the next claim fails alone
-return {answers, ok and taken or {}}
+return {answers, ok and taken or {}, ok and more and 1 or 0}

@@ -17,11 +17,10 @@ from agent.hub import batches, derived, scans
 from agent.hub.file_tasks import ABOUT_FILES, BATCH, SCAN
 from agent.hub.schema import files, owed, results
 from agent.hub.schema import scans as scan_table
-from agent.phoenix.outbox import Entry
+from agent.phoenix.outbox import MAX_NAME, Entry, is_name
 from agent.redaction import redact_text
 
 MAX_TOKEN = 2**63 - 1
-MAX_ID = 1024
 """Characters of a service, record id or version."""
 
 
@@ -77,23 +76,14 @@ def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[i
 
 def _check(entry: Entry) -> None:
     for name in ("service", "record_id", "version"):
-        value = getattr(entry, name)
-        if not value or len(value) > MAX_ID or not _storable(value):
-            raise EntryRefused(f"{name} must be 1 to {MAX_ID} characters of text")
+        if not is_name(getattr(entry, name)):
+            raise EntryRefused(f"{name} must be 1 to {MAX_NAME} characters of text")
     if not 0 <= entry.token <= MAX_TOKEN:
         raise EntryRefused("token must be a whole number from 0 to 2^63 - 1")
     if not 0 <= entry.attempts <= MAX_TOKEN:
         raise EntryRefused("attempts must be a whole number from 0 to 2^63 - 1")
     if not (math.isfinite(entry.started_at) and math.isfinite(entry.finished_at)):
         raise EntryRefused("started_at and finished_at must be Unix seconds")
-
-
-def _storable(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
 
 
 def _text(value: str) -> str:

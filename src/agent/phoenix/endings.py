@@ -16,6 +16,7 @@ from saq.utils import now
 
 from agent.phoenix import keys
 from agent.phoenix.backoff import retry_delay
+from agent.phoenix.outbox import MAX_ENTRY, MAX_NAME, is_name
 from agent.phoenix.runs import Ending, Run
 from agent.redaction import redact_text
 
@@ -89,6 +90,8 @@ class Endings:
         value = json.dumps(result.value)
         finished = time.time()
         document = self._document(run, result, value, finished)
+        if self._outbox and len(document) > MAX_ENTRY:
+            raise ValueError(f"it takes {len(document):,} bytes of {MAX_ENTRY:,}; report it in parts")
         text = self._finished_text(run, Status.COMPLETE, value, None)
         return Ending(
             "settle",
@@ -176,7 +179,7 @@ class Endings:
             "job": base64.b64encode(run.text).decode("ascii"),
         }
         entry = ""
-        if self._outbox and run.service:
+        if self._outbox and run.service and is_name(run.service) and is_name(run.record):
             result = Result({"outcome": "rejected", "reason": reason}, "rejected", reason, _version_named(run))
             entry = self._document(run, result, json.dumps(result.value), finished)
         text = self._finished_text(run, Status.FAILED, "null", said)
@@ -189,6 +192,8 @@ class Endings:
     def _document(self, run: Run, result: Result, value: str, finished: float) -> str:
         """The marker and the outbox entry, one text: `value` is the result's JSON, as it will also be stored."""
         version = result.version if result.version is not None else version_of(run)
+        if not is_name(version):
+            raise ValueError(f"its version must be 1 to {MAX_NAME} characters of text")
         reason = "null" if result.reason is None else quoted(result.reason)
         return (
             f'{{"timestamp": {finished:.3f}, "service": {quoted(run.service)}, '
@@ -223,9 +228,10 @@ def version_of(run: Run) -> str:
 
 def _version_named(run: Run) -> str:
     try:
-        return version_of(run)
+        version = version_of(run)
     except (TypeError, ValueError):
         return "unknown"
+    return version if is_name(version) else "unknown"
 
 
 def error_text(error: BaseException) -> str:

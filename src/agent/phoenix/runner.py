@@ -13,6 +13,7 @@ from saq.types import JobTaskContext
 
 from agent.metrics import WAIT_SECONDS
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, Quarantined, Result, version_of
+from agent.phoenix.outbox import MAX_NAME, is_name
 from pipelines.errors import ChildDied, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from agent.phoenix.runs import Ending, Run
 
 log = structlog.get_logger()
+
+MAX_ATTEMPTS = 2**31
+"""More than a job can fail in a thousand years; what a stranger wrote beyond it counts as none."""
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -58,11 +62,13 @@ class Runner:
         except Exception as error:
             return endings.quarantined(run, Quarantined(f"the stored job cannot be decoded: {error}"))
         run.job = job
-        run.attempts = job.attempts + 1
+        run.attempts = (job.attempts if isinstance(job.attempts, int) and 0 <= job.attempts < MAX_ATTEMPTS else 0) + 1
         handler = self._handlers.get(job.function)
         if handler is None or not run.service:
             known = ", ".join(sorted(self._handlers))
             return endings.quarantined(run, Quarantined(f"{job.function} is not a task of this worker ({known})"))
+        if not is_name(run.record):
+            return endings.quarantined(run, Quarantined(f"its record id must be 1 to {MAX_NAME} characters of text"))
         if run.own_deaths >= OWN_DEATHS:
             return endings.quarantined(run, Quarantined(f"it ended its process {run.own_deaths} times"))
         if run.cancelled_for is not None:
@@ -133,7 +139,7 @@ class Runner:
         try:
             return self._endings.done(run, result)
         except (TypeError, ValueError) as error:
-            return self._endings.quarantined(run, Quarantined(f"its result is not JSON: {error}"))
+            return self._endings.quarantined(run, Quarantined(f"its result cannot be recorded: {error}"))
 
     def _failed(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
         log.warning("job.failed", task=run.service, record_id=run.record, attempts=run.attempts,

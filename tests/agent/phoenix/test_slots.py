@@ -62,6 +62,31 @@ async def test_odd_fields_of_a_job_cost_no_slot_and_its_work_is_not_repeated(
     assert len(ran) == len(set(ran))
 
 
+@pytest.mark.parametrize(
+    ("key", "kwargs", "reason"),
+    [
+        ("work:" + "x" * 1025, {}, "record id"),
+        ("work:a\0b", {}, "record id"),
+        ("work:1", {"version": "v" * 1025}, "version"),
+        ("work:1", {"version": "\0"}, "version"),
+        ("work:1", {"size": 16 * 2**20}, "report it in parts"),
+    ],
+    ids=["long id", "NUL id", "long version", "NUL version", "large result"],
+)
+async def test_what_the_catalogue_cannot_keep_is_set_aside_with_the_reason(
+    queue: LaneQueue, redis: Redis, key: str, kwargs: dict[str, Any], reason: str
+) -> None:
+    async def work(_context: Any, *, version: str = "1", size: int = 0) -> str:
+        return "x" * size
+
+    await as_text(queue, key, kwargs=kwargs)
+    async with running(LaneWorker(queue, [("work", work)], concurrency=1, outbox=True)):
+        assert await until(lambda: nothing_unsettled(queue), 15)
+    (letter,) = await redis.lrange(keys.quarantine_key("work"), 0, -1)
+    assert reason in json.loads(letter)["error"]
+    assert not await redis.keys("processed:*")
+
+
 async def nothing_unsettled(queue: LaneQueue) -> bool:
     return await queue.count("incomplete") == 0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from pipelines.music import analyze, fingerprint, metadata, scan
+from pipelines.music.profiles import Profile, profile_name
 from pipelines.payload import FilePayload, Outcome, Payload
 
 METADATA = "extract_file_metadata"
@@ -33,8 +34,13 @@ class FileTask:
 FILE_TASKS: dict[str, FileTask] = {
     METADATA: FileTask("1", metadata.MetadataPayload),
     FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
-    ANALYSIS: FileTask(f"{analyze.PROFILE}-{analyze.SCHEMA}", analyze.AnalyzePayload),
+    ANALYSIS: FileTask(profile_name("default"), analyze.AnalyzePayload),
 }
+
+
+def use_profile(profile: Profile) -> None:
+    """Owe every file the analysis of this profile (PHAZE_PROFILE); before a catalogue is opened for writing."""
+    FILE_TASKS[ANALYSIS] = FileTask(profile_name(profile), analyze.AnalyzePayload)
 
 
 def version_for(service: str, sha256: str) -> str:

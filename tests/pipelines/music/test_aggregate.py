@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.music.aggregate import KeyVote, TempoVote, camelot, combine_key, combine_tempo, same_tempo
+from pipelines.music.aggregate import (
+    KEYS,
+    SCALES,
+    KeyVote,
+    TempoVote,
+    camelot,
+    combine_key,
+    combine_tempo,
+    same_tempo,
+)
 
 votes = st.builds(TempoVote, st.floats(40, 208), st.floats(0, 5.32), st.floats(3, 60))
 
@@ -44,14 +53,44 @@ def test_nothing_heard_is_no_answer() -> None:
     assert combine_key([]) is None
 
 
-def test_the_key_with_the_most_strength_over_time_wins() -> None:
-    found = combine_key(
-        [KeyVote("A", "minor", 0.9, 60), KeyVote("C", "major", 0.8, 60), KeyVote("C", "major", 0.7, 60)]
-    )
+def vote(seconds: float, **strengths: float) -> KeyVote:
+    """A window that hears nothing but these keys: `C_major=0.9`."""
+    names = [f"{key}_{scale}" for key in KEYS for scale in SCALES]
+    return KeyVote(tuple(strengths.get(name, 0.0) for name in names), seconds)
+
+
+def test_the_key_with_the_most_strength_over_time_wins_and_the_next_ones_are_kept() -> None:
+    found = combine_key([vote(60, A_minor=0.9, C_major=0.1), vote(60, C_major=0.8, A_minor=0.2), vote(60, C_major=0.7)])
     assert found is not None
     assert (found.key, found.scale) == ("C", "major")
-    assert found.strength == pytest.approx(0.75)
+    assert found.strength == pytest.approx(1.6 / 3)
     assert found.agreement == pytest.approx(2 / 3)
+    assert found.others[0][:2] == ("A", "minor")
+    assert found.others[0].strength == pytest.approx(1.1 / 3)
+
+
+def test_what_correlates_with_no_key_has_none() -> None:
+    assert combine_key([KeyVote((-0.1,) * 24, 60)]) is None
+
+
+def test_other_tempi_that_were_heard_are_kept_with_their_share() -> None:
+    found = combine_tempo([TempoVote(128, 3, 60)] * 3 + [TempoVote(96, 3, 60)])
+    assert found is not None
+    assert [(other.bpm, other.share) for other in found.others] == [(96, pytest.approx(0.25)), (64, 0.0)]
+
+
+@pytest.mark.parametrize(("bpm", "octaves"), [(128, [64]), (90, [45, 180]), (60, [120]), (200, [100])])
+def test_the_octaves_of_the_answer_are_always_kept_where_they_can_be_meant(bpm: float, octaves: list[float]) -> None:
+    found = combine_tempo([TempoVote(bpm, 3, 60)])
+    assert found is not None
+    assert [other.bpm for other in found.others] == octaves
+
+
+def test_an_octave_that_more_windows_heard_is_the_answer_and_the_other_is_kept() -> None:
+    found = combine_tempo([TempoVote(85, 2, 60)] * 3 + [TempoVote(170, 2, 60)] * 2)
+    assert found is not None
+    assert found.bpm == 85
+    assert found.others[0] == (170, pytest.approx(0.4))
 
 
 @pytest.mark.parametrize(

@@ -170,4 +170,5 @@ def worker() -> None:
     pin_threads(settings.agent_lane)
     if settings.ffmpeg is not None:
         os.environ[variable("ffmpeg")] = settings.ffmpeg
+    os.environ[variable("models_dir")] = str(settings.models_folder)
     asyncio.run(AgentWorker(settings).run())

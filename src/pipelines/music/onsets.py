@@ -185,7 +185,8 @@ def _beat_emphasis(bands: Array) -> Array:
     sums = np.concatenate([np.zeros((len(bands), 1)), np.cumsum(padded, 1, dtype=np.float64)], 1)
     mean = (sums[:, EMPHASIS_SPAN:] - sums[:, :-EMPHASIS_SPAN]) / EMPHASIS_SPAN
     above: Array = np.maximum(bands - mean, 0).astype(np.float32)
-    weights = _regularity(_autocorrelation(above, frames))
+    filled = np.concatenate([above, padded[:, frames:]], 1)  # as essentia does, which forgets to take it off again
+    weights = _regularity(_autocorrelation(filled, filled.shape[1]))
     weights[weights < weights[EMPHASIS_CUT]] = 0
     emphasis: Array = (weights @ above).astype(np.float32)
     return emphasis

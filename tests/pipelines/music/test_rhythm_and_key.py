@@ -32,7 +32,7 @@ def sounds(cases: Path, samples: list[Sample]) -> dict[str, Samples]:
     }
     found |= {sample.path.name: first_window(sample.path) for sample in samples[:3]}
     found["late"] = np.concatenate([np.zeros(3 * RATE, np.float32), found["Vibe_Ace"][: 10 * RATE]])
-    found["noise"] = (np.random.default_rng(5).standard_normal(6 * RATE) * 0.1).astype(np.float32)
+    found["noise"] = (np.random.default_rng(5).standard_normal(20 * RATE) * 0.1).astype(np.float32)
     return found
 
 
@@ -46,13 +46,14 @@ def test_beats_are_those_of_rhythm_extractor_2013(sounds: dict[str, Samples]) ->
         # One function differs in silent frames, to which essentia adds noise: another of the five may then win.
         if len(found.times) == len(times) and np.abs(found.times - times).max() < 0.06:
             same += 1
-            assert found.bpm == pytest.approx(bpm, rel=0.02), name
-            assert found.confidence == pytest.approx(confidence, abs=0.5), name
+            assert found.confidence == pytest.approx(confidence, abs=0.1), name
+            if confidence > 1:  # below, beats are irregular, and their mean is a matter of taste
+                assert found.bpm == pytest.approx(bpm, rel=0.02), name
     assert same >= len(sounds) - 2
 
 
 def test_detection_functions_are_essentias(sounds: dict[str, Samples]) -> None:
-    for name in ("Vibe_Ace", "ragtime", "noise"):
+    for name in ("Vibe_Ace", "ragtime", "Hungarian", "noise"):
         sound = sounds[name]
         found = onsets.detect(sound, banks())
         for ours, method in ((found.gain, "infogain"), (found.emphasis, "beat_emphasis")):

@@ -24,6 +24,9 @@ from pipelines.music.models.catalogue import sha256_of
 TRIES = 5
 """Attempts in a row that may bring nothing new; each that brings something starts the count again."""
 
+PAUSE = 1.0
+"""Seconds before the second try, doubled before each further one that follows a try in vain, 30 at most."""
+
 PATIENCE = httpx.Timeout(30.0, connect=15.0)
 """Seconds without a byte, and to connect."""
 
@@ -36,7 +39,6 @@ GRACE = 60.0
 MOST_BYTES = 2 << 30
 """No model has more; a server that says so serves something else."""
 
-CHUNK = 1 << 18
 HEADER_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -62,26 +64,24 @@ class Wanted:
     sha256: str | None = None
 
 
-def download(client: httpx.Client, wanted: Wanted, tell: Tell, *, pause: float = 1.0) -> None:
-    """Fetch one file to `wanted.to`, whose folder exists. `pause`: seconds before the second try, doubled each time.
-
-    Raises DownloadError.
-    """
+def download(client: httpx.Client, wanted: Wanted, tell: Tell) -> None:
+    """Fetch one file to `wanted.to`, whose folder exists. Raises DownloadError."""
     part = Part(wanted.to)
+    most = part.size
     failures, deadline = 0, time.monotonic() + GRACE + (wanted.size or MOST_BYTES) / LEAST_RATE
     while True:
-        before = part.size
         try:
             _attempt(client, wanted, part, tell, deadline)
             break
         except (_Broken, httpx.TransportError) as error:
-            failures = 0 if part.size > before else failures + 1
+            failures = 0 if part.size > most else failures + 1
+            most = max(most, part.size)
             if failures >= TRIES or time.monotonic() > deadline:
                 raise DownloadError(
                     f"{_shown(wanted.url)} broke off {TRIES} times ({str(error) or type(error).__name__}); "
                     "try again later, what is here is kept"
                 ) from None
-            time.sleep(min(pause * 2**failures, 30.0) if failures else pause)
+            time.sleep(min(PAUSE * 2**failures, 30.0))
     _prove(wanted, part)
     part.path.replace(wanted.to)
     part.forget_name()
@@ -165,7 +165,7 @@ def _begin(answer: httpx.Response, wanted: Wanted, part: Part) -> int | None:
 
 def _receive(answer: httpx.Response, file: IO[bytes], total: int | None, tell: Tell, deadline: float) -> None:
     most = MOST_BYTES if total is None else total
-    for chunk in answer.iter_raw(CHUNK):
+    for chunk in answer.iter_raw():
         if file.tell() + len(chunk) > most:
             raise _Broken("more bytes came than were announced")
         file.write(chunk)

@@ -46,7 +46,7 @@ def test_beats_are_those_of_rhythm_extractor_2013(sounds: dict[str, Samples]) ->
         # One function differs in silent frames, to which essentia adds noise: another of the five may then win.
         if len(found.times) == len(times) and np.abs(found.times - times).max() < 0.06:
             same += 1
-            assert found.confidence == pytest.approx(confidence, abs=0.1), name
+            assert found.confidence == pytest.approx(confidence, abs=0.4), name
             if confidence > 1:  # below, beats are irregular, and their mean is a matter of taste
                 assert found.bpm == pytest.approx(bpm, rel=0.02), name
     assert same >= len(sounds) - 2

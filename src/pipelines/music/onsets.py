@@ -24,7 +24,7 @@ BINS = FRAME // 2 + 1
 FRAME_RATE = 44_100 / HOP
 """Frames a second at the shorter hop: 86.13."""
 
-BLOCK = 256
+BLOCK = 128
 """Frames that are worked on at once: they fit the processor's cache."""
 
 LEAST_MEL = 1e-10
@@ -164,15 +164,17 @@ def _rise(values: Array) -> Array:
 
 def _information_gain(low: Array) -> Array:
     """Sum over the bins of log2(after / before) where it is positive; `low`: shape (frames, bins)."""
-    count = len(low)
     padded = np.concatenate([np.zeros((10, low.shape[1]), np.float32), low])
-    before, after = (
-        sum(padded[first + i : first + i + count] * weight for i, weight in enumerate(weights))
-        for first, weights in ((0, GAIN_WEIGHTS[::-1]), (6, GAIN_WEIGHTS))
-    )
-    before[before == 0] = 1
-    after[after == 0] = np.finfo(np.float32).eps
-    gain: Array = np.maximum(np.log2(after / before), 0).sum(1)
+    gain = np.empty(len(low), np.float32)
+    for start in range(0, len(low), BLOCK):
+        count = min(BLOCK, len(low) - start)
+        before, after = (
+            sum(padded[start + first + i : start + first + i + count] * weight for i, weight in enumerate(weights))
+            for first, weights in ((0, GAIN_WEIGHTS[::-1]), (6, GAIN_WEIGHTS))
+        )
+        before[before == 0] = 1
+        after[after == 0] = np.finfo(np.float32).eps
+        gain[start : start + count] = np.maximum(np.log2(after / before), 0).sum(1)
     return gain
 
 

@@ -3,8 +3,8 @@
 | profile | beats | key, loudness and the rest | models | CPU seconds a minute of sound |
 |---|---|---|---|---|
 | fast | one detection function, no confidence | yes; no onset rate | no | 0.5 |
-| default | five that vote, with confidence | yes | no | 0.9 |
-| full | as default | yes | every installed one: tags, moods, embeddings, a second tempo | depends on them |
+| default | five that vote, with confidence | yes | no | 0.7 |
+| full | as default | yes | every installed one: tags, moods, embeddings, a second tempo | 2.5 with the two of PyPI |
 """
 
 from __future__ import annotations

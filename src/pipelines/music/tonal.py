@@ -8,6 +8,7 @@ tells only the best of the 24 (a test compares that one).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,9 @@ from pipelines.music.essentia_windows import standard
 from pipelines.music.rhythm import hann
 
 FRAME = 4096
+
+BLOCK = 64
+"""Frames that are in memory at once."""
 
 KEY_SECONDS = 1.0
 """Shorter sound is a note, not a key."""
@@ -96,20 +100,20 @@ def tonal(window: Samples) -> Tonal | None:
     """Everything of pitch in one window. None: too short."""
     if window.size < KEY_SECONDS * RATE:
         return None
-    spectra = _spectra(window)
-    bins = np.arange(spectra.shape[1], dtype=np.float32) * (RATE / FRAME)
-    total = spectra.sum(1)
-    heard = total > 0
+    bins = np.arange(FRAME // 2 + 1, dtype=np.float32) * (RATE / FRAME)
     peaks, whitening, hpcp = _chain()
     chroma, tuning, weight = np.zeros(12), 0j, 0.0
-    for spectrum in spectra[heard]:
-        frequencies, magnitudes = peaks(spectrum)
-        chroma += hpcp(frequencies, whitening(spectrum, frequencies, magnitudes))
-        inside = (frequencies > TUNED[0]) & (frequencies < TUNED[1])
-        strength = magnitudes[inside]
-        tuning += complex(np.sum(strength * np.exp(24j * np.pi * np.log2(frequencies[inside] / 440))))
-        weight += float(strength.sum())
-    centroid = float(((spectra[heard] @ bins) / total[heard]).mean()) if heard.any() else None
+    centroids: list[float] = []
+    for spectra in _spectra(window):
+        centroids += (spectra @ bins / spectra.sum(1)).tolist()
+        for spectrum in spectra:
+            frequencies, magnitudes = peaks(spectrum)
+            chroma += hpcp(frequencies, whitening(spectrum, frequencies, magnitudes))
+            inside = (frequencies > TUNED[0]) & (frequencies < TUNED[1])
+            strength = magnitudes[inside]
+            tuning += complex(np.sum(strength * np.exp(24j * np.pi * np.log2(frequencies[inside] / 440))))
+            weight += float(strength.sum())
+    centroid = sum(centroids) / len(centroids) if centroids else None
     return Tonal(strengths_of(chroma), tuning, weight, centroid)
 
 
@@ -121,13 +125,13 @@ def strengths_of(chroma: NDArray[np.float64]) -> tuple[float, ...] | None:
     return tuple((_profiles() @ chroma / length).tolist()) if length > 0 and np.isfinite(length) else None
 
 
-def _spectra(window: Samples) -> NDArray[np.float32]:
-    """Magnitudes of frames of 4096 samples side by side, the first centred on the start; silent frames are 0."""
+def _spectra(window: Samples) -> Iterator[NDArray[np.float32]]:
+    """Magnitudes of frames of 4096 samples side by side, the first centred on the start, without the silent ones; in
+    blocks of shape (up to 64, 2049)."""
     count = -(-window.size // FRAME) + 1
     whole = np.zeros(count * FRAME, np.float32)
     whole[FRAME // 2 : FRAME // 2 + window.size] = window
-    frames = whole.reshape(count, FRAME)
-    silent = np.sqrt(np.mean(np.square(frames), axis=1)) < SILENCE
-    spectra = np.abs(np.fft.rfft(frames * hann(FRAME))).astype(np.float32, copy=False)
-    spectra[silent] = 0
-    return spectra
+    for block in np.array_split(whole.reshape(count, FRAME), -(-count // BLOCK)):
+        heard = block[np.sqrt(np.mean(np.square(block), axis=1)) >= SILENCE]
+        if len(heard):
+            yield np.abs(np.fft.rfft(heard * hann(FRAME))).astype(np.float32, copy=False)

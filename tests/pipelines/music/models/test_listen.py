@@ -51,7 +51,10 @@ def tiny(folder: Path, classes: list[str], biases: list[float], name: str = "tin
         Node("mean", "Mean", ("model/Placeholder", "axis"), T | {"Tidx": of_type(INT32), "keep_dims": of_bool(False)}),
         numbers("nothing", np.zeros((96, width))),
         Node(
-            "product", "MatMul", ("mean", "nothing"), T | {"transpose_a": of_bool(False), "transpose_b": of_bool(False)}
+            "product",
+            "MatMul",
+            ("mean", "nothing"),
+            T | as_is,
         ),
         numbers("biases", biases),
         Node("sum", "BiasAdd", ("product", "biases"), T),

@@ -68,6 +68,10 @@ bench-audio: $(STAMP) ## CPU seconds a minute of sound and peak memory, by profi
 	@sh tests/system-packages || true
 	@$(BIN)/python benchmarks/audio.py
 
+cases: $(DEV) ## Awkward files (shared cases, mutagen's own) through three tasks: a table of what came of each, and its test
+	@$(BIN)/python -m tests.pipelines.music.taking
+	@$(BIN)/pytest --quiet -m "cases or not cases" tests/pipelines/music/test_cases.py
+
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 

@@ -38,7 +38,7 @@ class WheelError(Exception):
 
 def fetch(wheel: Wheel, folder: Path) -> Path:
     """The wheel's file in `folder`, its checksum proved. Raises WheelError, ToolMissing."""
-    argv = [*_pip(), "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
+    argv = [*pip(), "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
     argv += ["--only-binary", ":all:", "--dest", str(folder), wheel.requirement]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=FETCH_SECONDS)
@@ -53,8 +53,11 @@ def fetch(wheel: Wheel, folder: Path) -> Path:
     return found
 
 
-def _pip() -> list[str]:
-    """A pip that runs: this Python's own, else one on PATH (the environment may have been made without)."""
+def pip() -> list[str]:
+    """A pip that runs: this Python's own, else one on PATH (the environment may have been made without one).
+
+    Raises ToolMissing.
+    """
     candidates = [[sys.executable, "-m", "pip"], ["pip3"], ["python3", "-m", "pip"], ["pip"]]
     for argv in candidates:
         if shutil.which(argv[0]) is None:

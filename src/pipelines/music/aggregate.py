@@ -5,10 +5,12 @@ within 4 % in full, and those within 4 % of its half or double at half weight (t
 make most). The strongest candidate wins, and the answer is the weighted median of what agrees with it: one odd
 window (a break, an intro without drums) moves nothing.
 
-Octave rule. Nobody can hear from the sound alone whether a piece is counted at 70 or at 140; where one tempo is meant,
-people count between 70 and 180 (van Noorden and Moelants 1999 put the centre at 120). So of tempi an octave apart that
-windows heard, the votes decide; one that no window heard is never the answer; and whatever else was heard, and the
-half and the double of the answer, are kept as alternatives with their share of the votes.
+Octave rule. Of tempi an octave apart that windows heard, the votes decide. Then the drums do, because a tracker hears
+a steady pulse and not how it is counted: bars of popular music alternate bass drum and snare from beat to beat.
+- Where every other heard beat has next to neither, they were heard double: the tempo is halved.
+- Where all heard beats are alike, so that each has the snare, and there is a drum half-way between them, they were
+  heard at half: the tempo is doubled, if that stays under 185.
+Whatever else was heard, and the half and the double of the answer, are kept as alternatives with their share.
 
 Key. The correlations of each window with all 24 keys are averaged, weighted by seconds; the largest mean wins.
 """
@@ -27,6 +29,17 @@ OCTAVE_WEIGHT = 0.5
 
 LEAST_WEIGHT = 0.05
 """Confidence that a window without any still votes with, so that music without clear beats gets an answer."""
+
+NO_DRUM = 0.15
+"""Share of the stronger beats' drums under which every other beat has none."""
+
+ALL_ALIKE = 0.85
+DRUM_BETWEEN = 0.35
+"""Shares from which beats are alike, and from which there is a drum between them."""
+
+FASTEST_COUNTED = 185.0
+SLOWEST_COUNTED = 40.0
+"""BPM to which a tempo is doubled or halved."""
 
 MOST_ALTERNATIVES = 3
 
@@ -50,6 +63,9 @@ class TempoVote:
     bpm: float
     confidence: float
     seconds: float
+    alternation: float | None = None
+    between: float | None = None
+    """What the drums say of the octave: `rhythm.Beats`."""
 
     @property
     def weight(self) -> float:
@@ -84,6 +100,8 @@ class Tempo:
     bpm: float
     confidence: float
     agreement: float
+    heard: float
+    """The BPM that the windows heard: `bpm` or an octave of it."""
     others: tuple[OtherTempo, ...] = ()
 
 
@@ -120,13 +138,31 @@ def combine_tempo(votes: Sequence[TempoVote]) -> Tempo | None:
     best = max(votes, key=support).bpm
     agreeing = [vote for vote in votes if same_tempo(vote.bpm, best)]
     total = sum(vote.weight for vote in votes)
-    bpm = _median(agreeing)
+    heard = _median(agreeing)
+    bpm = heard * octave_by_drums(heard, agreeing)
     return Tempo(
         bpm=bpm,
+        heard=heard,
         confidence=sum(vote.confidence * vote.seconds for vote in agreeing) / sum(vote.seconds for vote in agreeing),
         agreement=sum(vote.weight for vote in agreeing) / total,
-        others=_others(bpm, [vote for vote in votes if vote not in agreeing], total),
+        others=_others(bpm, [vote for vote in votes if bpm != heard or vote not in agreeing], total),
     )
+
+
+def octave_by_drums(bpm: float, votes: Sequence[TempoVote]) -> float:
+    """0.5, 1 or 2: what to multiply a tempo with, by the drums of the windows that heard it (module docstring)."""
+    told = [(vote, vote.alternation, vote.between) for vote in votes]
+    known = [(vote.weight, first, second) for vote, first, second in told if first is not None and second is not None]
+    if not known:
+        return 1.0
+    total = sum(weight for weight, _, _ in known)
+    alternation = sum(weight * first for weight, first, _ in known) / total
+    between = sum(weight * second for weight, _, second in known) / total
+    if alternation < NO_DRUM and bpm / 2 >= SLOWEST_COUNTED:
+        return 0.5
+    if alternation >= ALL_ALIKE and between >= DRUM_BETWEEN and bpm * 2 <= FASTEST_COUNTED:
+        return 2.0
+    return 1.0
 
 
 def _median(votes: Sequence[TempoVote]) -> float:

@@ -32,11 +32,11 @@ class Marker:
     beats: int
 
 
-def at_octave(times: Sequence[float], bpm: float, tempo: float) -> list[float]:
-    """Beats heard at `bpm`, counted at `tempo`: every second one where they were heard double, the beats between
-    where they were heard at half; as they are in all other cases."""
+def at_octave(times: Sequence[float], bpm: float, tempo: float, stronger: int = 0) -> list[float]:
+    """Beats heard at `bpm`, counted at `tempo`: every second one where they were heard double (from the first on, or
+    the second where `stronger` is 1), the beats between where they were heard at half; else as they are."""
     if same_tempo(bpm, tempo * 2):
-        return list(times[::2])
+        return list(times[stronger::2])
     if same_tempo(bpm * 2, tempo):
         between = [(one + next_) / 2 for one, next_ in pairwise(times)]
         return sorted([*times, *between])

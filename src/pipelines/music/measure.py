@@ -79,7 +79,7 @@ class Heard:
 
     def _beats(self, found: Beats, seconds: float, view: WindowView) -> None:
         self.beats.append((view.start, found))
-        self.tempo.append(TempoVote(found.bpm, found.confidence or 0.0, seconds))
+        self.tempo.append(TempoVote(found.bpm, found.confidence or 0.0, seconds, found.alternation, found.between))
         view.bpm = round(found.bpm, 2)
         view.confidence = None if found.confidence is None else round(found.confidence, 2)
 
@@ -192,10 +192,7 @@ def _say_tempo(result: Analysis, heard: Heard, why: str) -> None:
 
 def _say_grid(result: Analysis, heard: Heard, tempo: Tempo) -> None:
     """Grid and steadiness, counted in the piece's octave."""
-    counted = [
-        ([start + time for time in grid.at_octave(found.times.tolist(), found.bpm, tempo.bpm)], found.confidence)
-        for start, found in heard.beats
-    ]
+    counted = [([start + time for time in _counted(found, tempo)], found.confidence) for start, found in heard.beats]
     markers = grid.fit_grid([time for times, _ in counted for time in times])
     result.grid = [
         GridMarker(at=round(marker.at, 3), bpm=round(marker.bpm, 3), beats=marker.beats) for marker in markers
@@ -204,6 +201,10 @@ def _say_grid(result: Analysis, heard: Heard, tempo: Tempo) -> None:
     steady = grid.is_steady(sure or [times for times, _ in counted])
     if steady is not None:
         result.tempo = "steady" if steady else "variable"
+
+
+def _counted(found: Beats, tempo: Tempo) -> list[float]:
+    return grid.at_octave(found.times.tolist(), found.bpm, tempo.bpm, found.stronger)
 
 
 def _say_key(result: Analysis, heard: Heard, why: str) -> None:

@@ -36,6 +36,9 @@ GAIN_BINS = slice(2, 233)
 GAIN_WEIGHTS = np.float32(1) - np.arange(5, dtype=np.float32) * np.float32(0.18)
 """Weights of the five frames on either side, the nearest first."""
 
+BASS_BINS, SNARE_BIN = 6, 68
+"""Of those: up to 150 Hz is the bass drum, from 1,500 Hz on the snare."""
+
 EMPHASIS_BANDS = 40
 EMPHASIS_SPAN = 17
 """Frames of the moving average that a band must exceed to count (Davies, Plumbley and Eck 2009)."""
@@ -71,6 +74,8 @@ class Onsets:
     mel: Array
     gain: Array
     emphasis: Array
+    pulse: Array
+    """Hop 512: how much bass drum and snare begins, each in its own standard deviations."""
 
 
 def detect(sound: Array, banks: Banks) -> Onsets:
@@ -95,26 +100,29 @@ def detect(sound: Array, banks: Banks) -> Onsets:
         mel=_rise(20 * np.log10(np.maximum(mel, LEAST_MEL))).sum(1),
         gain=_information_gain(low[:short_frames]),
         emphasis=_beat_emphasis(bands[:short_frames].T),
+        pulse=_pulse(low[:short_frames, :BASS_BINS].sum(1), low[:short_frames, SNARE_BIN:].sum(1)),
     )
 
 
-def complex_difference(sound: Array, window: Array) -> Array:
-    """The first function alone, at a hop of 1024: what the quick tracker goes by."""
-    return _changes(sound, window, 2 * HOP)[1]
+def complex_difference(sound: Array, window: Array) -> tuple[Array, Array]:
+    """The first function alone, at a hop of 1024, which the quick tracker goes by; and the pulse, at that hop too."""
+    _, change, bass, snare = _changes(sound, window, 2 * HOP)
+    return change, _pulse(bass, snare)
 
 
 def changes(sound: Array, window: Array) -> Array:
     """High-frequency content and complex difference, frames of 1024 samples at a hop of 512: what single onsets are
     counted in (Brossier, Bello and Plumbley 2004). `window`: shape (1024,). Shape (2, frames)."""
-    return np.stack(_changes(sound, window, HOP))
+    return np.stack(_changes(sound, window, HOP)[:2])
 
 
-def _changes(sound: Array, window: Array, hop: int) -> tuple[Array, Array]:
+def _changes(sound: Array, window: Array, hop: int) -> tuple[Array, Array, Array, Array]:
+    """Content, complex difference, and the magnitudes of bass and snare (for frames of 2048 samples)."""
     count = -(-(sound.size - window.size) // hop) + 1
     frames = _frames(sound, count, window.size, hop)
     bins = np.arange(window.size // 2 + 1, dtype=np.float32)
     size, unit = np.zeros((1, bins.size), np.float32), _first_units(2, bins.size)
-    found = np.empty((2, count), np.float32)
+    found = np.empty((4, count), np.float32)
     for start in range(0, count, BLOCK):
         spectra = np.fft.rfft(frames[start : start + BLOCK] * window).astype(np.complex64, copy=False)
         size = np.concatenate([size[-1:], np.abs(spectra)])
@@ -123,7 +131,10 @@ def _changes(sound: Array, window: Array, hop: int) -> tuple[Array, Array]:
         expected = np.square(unit[1:-1]) * np.conj(unit[:-2])
         found[0, start : start + BLOCK] = size[1:] @ bins
         found[1, start : start + BLOCK] = np.abs(size[:-1] - spectra * np.conj(expected)).sum(1)
-    return found[0], found[1]
+        low = size[1:, GAIN_BINS]
+        found[2, start : start + BLOCK] = low[:, :BASS_BINS].sum(1)
+        found[3, start : start + BLOCK] = low[:, SNARE_BIN:].sum(1)
+    return found[0], found[1], found[2], found[3]
 
 
 def _frames(sound: Array, count: int, size: int, hop: int) -> Array:
@@ -154,6 +165,13 @@ def _block(spectra: Spectra, size: Array, unit: Spectra, banks: Banks) -> tuple[
         size[4:, GAIN_BINS].copy(),
         (np.square(emphasis.real) + np.square(emphasis.imag)) @ banks.erb,
     )
+
+
+def _pulse(bass: Array, snare: Array) -> Array:
+    """What begins in either, in standard deviations of it."""
+    rises = [_rise(bass), _rise(snare)]
+    pulse: Array = sum((rise / (rise.std() or 1) for rise in rises), start=np.zeros(len(bass), np.float32))
+    return pulse
 
 
 def _rise(values: Array) -> Array:

@@ -29,17 +29,29 @@ TEMPO_RANGE = (40.0, 210.0)
 ODD_INTERVAL = 0.1
 """Relative distance from the median beyond which the interval of two beats is a slip and not the tempo."""
 
+LEAST_BEATS = 8
+NEAR = 0.035
+"""Fewest beats that tell an octave, and seconds around one in which its drum counts."""
+
 ONSET_SECONDS = 1.0
 """Shorter sound has an onset, not a rate."""
 
 
 @dataclass(frozen=True)
 class Beats:
-    """`times`: seconds from the window's start, ascending; `bpm`; `confidence` 0 to 5.32 (None: nobody judged)."""
+    """`times`: seconds from the window's start, ascending; `bpm`; `confidence` 0 to 5.32 (None: nobody judged).
+
+    `alternation`: bass drum and snare on the weaker ones of every second beat, as a share of the stronger ones'.
+    `between`: the same half-way between the beats, as a share of that on them. See `aggregate` for what they tell.
+    """
 
     times: NDArray[np.float64]
     bpm: float
     confidence: float | None
+    alternation: float | None
+    between: float | None
+    stronger: int = 0
+    """0 or 1: which of every two beats has more drums, the first or the second."""
 
 
 @lru_cache(maxsize=1)
@@ -89,9 +101,11 @@ def beats(window: Samples, *, quick: bool = False) -> Beats | None:
     slow, fast, agree = _taps()
     confidence: float | None = None
     if quick:
-        times = slow(onsets.complex_difference(window, hann(onsets.FRAME)))
+        change, pulse = onsets.complex_difference(window, hann(onsets.FRAME))
+        times, hop = slow(change), 2 * onsets.HOP
     else:
         found = onsets.detect(window, banks())
+        pulse, hop = found.pulse, onsets.HOP
         series = [slow(found.complex), slow(found.energy), slow(found.mel), fast(found.emphasis), fast(found.gain)]
         times, confidence = agree(series)
         confidence = max(0.0, float(confidence))
@@ -99,7 +113,34 @@ def beats(window: Samples, *, quick: bool = False) -> Beats | None:
             return None
     bpm = tempo_of(times)
     low, high = TEMPO_RANGE
-    return Beats(np.asarray(times, np.float64), bpm, confidence) if bpm is not None and low <= bpm <= high else None
+    if bpm is None or not low <= bpm <= high:
+        return None
+    seconds = np.asarray(times, np.float64)
+    return Beats(seconds, bpm, confidence, *octave_clues(seconds, pulse, RATE / hop))
+
+
+def octave_clues(
+    times: NDArray[np.float64], pulse: onsets.Array, rate: float
+) -> tuple[float | None, float | None, int]:
+    """`alternation`, `between` and `stronger` of beats at `times`; `pulse` has `rate` values a second.
+
+    None: too few beats to tell, or no drums.
+    """
+    if len(times) < LEAST_BEATS:
+        return None, None, 0
+    near = math.ceil(NEAR * rate)
+
+    def at(moments: NDArray[np.float64]) -> NDArray[np.float64]:
+        frames = np.round(moments * rate).astype(int) - 1
+        inside = frames[(frames >= 0) & (frames < len(pulse))]
+        return np.array([pulse[max(0, frame - near) : frame + near + 1].max() for frame in inside] or [0.0])
+
+    on = at(times)
+    first, second = float(on[::2].mean()), float(on[1::2].mean() if len(on) > 1 else 0.0)
+    if max(first, second) <= 0:
+        return None, None, 0
+    between = float(at((times[1:] + times[:-1]) / 2).mean() / on.mean())
+    return min(first, second) / max(first, second), between, int(second > first)
 
 
 def tempo_of(times: NDArray[Any]) -> float | None:

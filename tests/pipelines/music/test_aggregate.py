@@ -43,7 +43,7 @@ def test_windows_without_confidence_still_give_an_answer() -> None:
 def test_the_tempo_is_one_that_a_window_heard(heard: list[TempoVote]) -> None:
     found = combine_tempo(heard)
     assert found is not None
-    assert found.bpm in [vote.bpm for vote in heard]
+    assert found.heard in [vote.bpm for vote in heard]
     assert 0 <= found.agreement <= 1.0001
     assert 0 <= found.confidence <= 5.33
 
@@ -113,3 +113,26 @@ def test_camelot_codes_are_those_of_the_wheel(key: str, scale: str, code: str) -
 def test_every_key_of_essentia_has_its_own_code() -> None:
     keys = ["A", "Bb", "B", "C", "C#", "D", "Eb", "E", "F", "F#", "G", "Ab"]
     assert len({camelot(key, scale) for key in keys for scale in ("major", "minor")}) == 24
+
+
+@pytest.mark.parametrize(
+    ("heard", "alternation", "between", "bpm"),
+    [
+        (128, 0.08, 0.03, 64),  # hats alone on every other beat
+        (128, 0.45, 0.06, 128),  # bass drum, snare, bass drum, snare
+        (86, 0.96, 0.45, 172),  # a snare on every one, a bass drum between
+        (86, 0.46, 0.45, 86),
+        (86, 0.96, 0.05, 86),
+        (120, 0.96, 0.9, 120),  # four on the floor with an offbeat: 240 is no tempo
+        (70, 0.05, 0.0, 70),  # 35 is none
+        (100, None, None, 100),
+    ],
+)
+def test_drums_tell_how_a_pulse_is_counted_and_the_heard_one_is_kept(
+    heard: float, alternation: float | None, between: float | None, bpm: float
+) -> None:
+    found = combine_tempo([TempoVote(heard, 3, 60, alternation, between)] * 2)
+    assert found is not None
+    assert (found.bpm, found.heard) == (bpm, heard)
+    if bpm != heard:
+        assert found.others[0] == (heard, 1.0)

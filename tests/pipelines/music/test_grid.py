@@ -70,6 +70,7 @@ def test_steady_and_variable() -> None:
 def test_beats_are_counted_in_the_pieces_octave() -> None:
     times = [0.0, 0.5, 1.0, 1.5]
     assert at_octave(times, 120, 60) == [0.0, 1.0]
+    assert at_octave(times, 120, 60, 1) == [0.5, 1.5]
     assert at_octave(times, 120, 120.4) == times
     assert at_octave(times, 120, 240) == [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5]
     assert at_octave(times, 120, 90) == times

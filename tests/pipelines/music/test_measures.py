@@ -92,6 +92,18 @@ def test_the_grid_lies_on_the_beats(tmp_path: Path, profile: str) -> None:
     assert np.quantile(distances, 0.95) < 0.035
 
 
+@pytest.mark.parametrize("bpm", [64.0, 172.0])
+def test_a_tempo_heard_an_octave_off_is_counted_right_with_its_grid(tmp_path: Path, bpm: float) -> None:
+    bars = round(30 * bpm / 240)
+    found = analyze(float_wav(tmp_path / "octave.wav", render(bpm, "A", "minor", bars)))
+    assert found.bpm == pytest.approx(bpm, rel=0.01)
+    true = np.arange(bars * 4) * 60 / bpm
+    heard = [time for time in found.beats() if time < true[-1]]
+    assert len(heard) == pytest.approx(len(true), abs=4)
+    assert np.quantile([min(abs(true - time)) for time in heard], 0.8) < 0.04  # its first beats it finds late
+    assert any(abs(other.bpm / bpm - octave) < 0.02 for other in found.bpm_alternatives for octave in (0.5, 2))
+
+
 def test_a_set_of_two_tempi_and_keys_has_a_curve_and_is_variable(tmp_path: Path) -> None:
     two = np.concatenate([render(100, "A", "minor", 25)[: 60 * RATE], render(132, "F", "major", 33)[: 60 * RATE]])
     found = analyze(float_wav(tmp_path / "two.wav", two))

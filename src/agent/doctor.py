@@ -92,6 +92,19 @@ def essentia_wheel(_settings: Settings) -> Iterator[Finding]:
         yield Finding("essentia", "missing", reason, remedy)
 
 
+def installed_models(settings: Settings) -> Iterator[Finding]:
+    """The models that the profile full listens with."""
+    from pipelines.music.models.catalogue import MODELS, is_installed
+
+    folder = settings.models_folder
+    names = [name for name, model in MODELS.items() if is_installed(model, folder)]
+    if names:
+        yield Finding("models", "ok", f"{', '.join(names)} in {folder}")
+    elif settings.profile == "full":
+        remedy = "phaze models install musicnn tempocnn, or set PHAZE_PROFILE to another profile"
+        yield Finding("models", "missing", f"PHAZE_PROFILE=full, and {folder} holds none", remedy)
+
+
 def queue_server(settings: Settings) -> Iterator[Finding]:
     """The server that will be used, and whether it may evict what it was given."""
     if settings.redis_address is None:
@@ -285,6 +298,7 @@ def variables(_settings: Settings) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     essentia_wheel,
     ffmpeg_program,
+    installed_models,
     queue_server,
     lanes_against_cores,
     memory,

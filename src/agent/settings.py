@@ -21,6 +21,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
+from pipelines.music.models.catalogue import OFFICIAL
+from pipelines.music.profiles import Profile
 
 PREFIX = "PHAZE_"
 ENV_FILE = ".env"
@@ -140,12 +142,22 @@ class Settings(BaseSettings):
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
     )
 
+    profile: Profile = Field(
+        "default", description="How much is measured of a file: fast, default, or full (adds installed models)."
+    )
+    models_dir: MaybeStr = Field(
+        None, description="Where pretrained models are installed; unset: models in the data folder."
+    )
+    models_url: str = Field(
+        OFFICIAL, description="Where `phaze models install` finds essentia's models; a mirror serves too."
+    )
+
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     log_format: Literal["auto", "console", "json"] = Field(
         "auto", description="console for people, json for machines; auto: console on a terminal."
     )
 
-    @field_validator("log_level", "log_format", mode="before")
+    @field_validator("log_level", "log_format", "profile", mode="before")
     @classmethod
     def _lower(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
@@ -213,12 +225,17 @@ class Settings(BaseSettings):
             raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
         return value.rstrip("/")
 
-    @field_validator("hub_url")
+    @field_validator("hub_url", "models_url")
     @classmethod
     def _http_scheme(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         return value.rstrip("/")
+
+    @property
+    def models_folder(self) -> Path:
+        """Where pretrained models are, also while there is no such folder yet."""
+        return Path(self.models_dir).expanduser().absolute() if self.models_dir else self.data_dir / "models"
 
     def lane_knob(self, lane: str) -> int:
         """The lane's own concurrency, before the ceiling."""

@@ -156,4 +156,5 @@ def worker() -> None:
     for name in ("ffmpeg", "move_roots"):
         if (value := getattr(settings, name)) is not None:
             os.environ[variable(name)] = value
+    os.environ[variable("models_dir")] = str(settings.models_folder)
     asyncio.run(AgentWorker(settings).run())

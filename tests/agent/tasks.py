@@ -63,6 +63,8 @@ async def wish(ctx: TaskContext, payload: Wish) -> Echo:
             await asyncio.sleep(payload.seconds)
         case "child-spin":
             await ctx.child(work.spin_for, payload.seconds)
+        case "child-say":
+            await ctx.child(work.say_steps, 3, payload.seconds)
         case "child-nap":
             await ctx.child(work.nap, payload.seconds)
     return Echo(text=payload.do)

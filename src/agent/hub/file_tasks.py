@@ -9,6 +9,7 @@ from typing import get_args
 
 from pipelines.files.proposals import BatchPayload
 from pipelines.music import analyze, fingerprint, metadata, scan
+from pipelines.music.profiles import Profile, profile_name
 from pipelines.payload import FilePayload, Outcome, Payload
 
 METADATA = "extract_file_metadata"
@@ -36,11 +37,16 @@ class FileTask:
 FILE_TASKS: dict[str, FileTask] = {
     METADATA: FileTask("1", metadata.MetadataPayload),
     FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
-    ANALYSIS: FileTask(f"{analyze.PROFILE}-{analyze.SCHEMA}", analyze.AnalyzePayload),
+    ANALYSIS: FileTask(profile_name("default"), analyze.AnalyzePayload),
 }
 
 ABOUT_FILES = frozenset({*FILE_TASKS, "scan_live_set", "s3_upload", "push_file"})
 """Tasks whose record id is a file's id in the catalogue; that of any other, another package's too, may be any text."""
+
+
+def use_profile(profile: Profile) -> None:
+    """Owe every file the analysis of this profile (PHAZE_PROFILE); before a catalogue is opened for writing."""
+    FILE_TASKS[ANALYSIS] = FileTask(profile_name(profile), analyze.AnalyzePayload)
 
 
 def version_for(service: str, sha256: str) -> str:

@@ -21,6 +21,7 @@ from agent import logs
 from agent.errors import ConfigError
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
+from agent.hub.file_tasks import use_profile
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.settings import Settings, load_settings
@@ -45,6 +46,7 @@ async def serve(settings: Settings) -> None:
     if address is None:
         raise ConfigError("PHAZE_REDIS_URL is not set; give the address of a Redis or Valkey server, or run `phaze up`")
     with contextlib.ExitStack() as stack:
+        use_profile(settings.profile)
         catalogue = stack.enter_context(Catalogue(settings.data_dir))
         if settings.agent_token is not None:
             catalogue.register_agent(settings.agent_id, settings.agent_token.get_secret_value())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
 from pydantic import BaseModel, ValidationError
+from redis.exceptions import RedisError
 
+from agent.cancelling import end
 from agent.lanes import Task, payload_model
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
@@ -36,6 +39,9 @@ TIMEOUT_MARGIN = 15.0
 
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
+
+PROGRESS_TIMEOUT = 5.0
+"""Seconds that one may take."""
 
 
 class Execution:
@@ -114,9 +120,12 @@ class Execution:
             raise LeaseLost(f"{self._run.service} {self._run.record} is no longer ours; write nothing more")
 
     async def progress(self, fraction: float, note: str = "") -> None:
-        if self._run.job is not None and self._progress_due():
-            meta = {**self._run.job.meta, "note": note}
-            await self._queue.touch(self._run, progress=fraction, meta=meta)
+        if self._progress_due():
+            await self._write_progress(fraction, note)
+
+    async def _write_progress(self, fraction: float, note: str) -> None:
+        if self._run.job is not None:
+            await self._queue.touch(self._run, progress=fraction, meta={**self._run.job.meta, "note": note})
 
     async def report(self, part: BaseModel) -> None:
         entry = Entry(
@@ -142,7 +151,28 @@ class Execution:
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)
-        return await self._children.run(remaining, function, *args, **kwargs)
+        writing: set[asyncio.Task[None]] = set()
+
+        def heard(fraction: float, note: str) -> None:
+            if not writing and self._progress_due():
+                writing.add(task := asyncio.create_task(self._write_said(fraction, note)))
+                task.add_done_callback(writing.discard)
+
+        try:
+            result = await self._children.run_heard(heard, remaining, function, *args, **kwargs)
+            if writing:
+                await asyncio.wait(writing)
+            return result
+        finally:
+            await end(writing)
+
+    async def _write_said(self, fraction: float, note: str) -> None:
+        """Progress is worth no job: what goes wrong with it is only logged."""
+        try:
+            async with asyncio.timeout(PROGRESS_TIMEOUT):
+                await self._write_progress(fraction, note)
+        except (RedisError, OSError, TimeoutError) as error:
+            log.debug("job.progress_lost", record_id=self.record_id, error=repr(error))
 
 
 def first_problem(error: ValidationError) -> str:

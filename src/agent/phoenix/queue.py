@@ -128,6 +128,7 @@ class LaneQueue(RedisQueue):
         job.touched = now()
         stored = self.copy(job)
         stored.attempts = run.attempts - 1  # the attempt counts once it has failed, not while it runs
+        stored.status, stored.started = Status.ACTIVE, int(run.started * 1000)  # as the claim left it
         lock = keys.lock_key(run.service, run.record)
         arguments = [run.id, self.serialize(stored), Status.ACTIVE, lock, run.token]
         return bool(await self.scripts("update", self.keys, arguments))

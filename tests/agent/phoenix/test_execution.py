@@ -99,6 +99,20 @@ async def test_every_end_of_a_run_is_recorded_with_its_outcome(
     assert await bench.redis.exists(keys.lock_key("wish", "7")) == 0
 
 
+async def test_what_a_child_says_is_the_jobs_progress_while_it_runs(bench: Bench) -> None:
+    running = asyncio.create_task(bench.run(do="child-say", seconds=1.5))
+    seen: set[tuple[float, str]] = set()
+    async with asyncio.timeout(30):
+        while not running.done():
+            job = await bench.queue.job("wish:7")
+            if job is not None and job.status == Status.ACTIVE and job.progress:
+                seen.add((round(job.progress, 2), str(job.meta["note"])))
+                assert job.started
+            await asyncio.sleep(0.05)
+    assert (await running).status == Status.COMPLETE
+    assert seen & {(0.33, "step 1"), (0.67, "step 2"), (1.0, "step 3")}
+
+
 async def test_the_marker_is_readable_json(bench: Bench) -> None:
     await bench.run()
     marker = json.loads(await bench.redis.get("processed:wish:7") or b"null")

@@ -12,7 +12,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test faults chaos bench lint format lock clean
+.PHONY: help up test faults chaos bench bench-prints lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -63,6 +63,10 @@ bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jo
 	@$(MAKE) --no-print-directory $(BENCH)-arq $(BENCH)-taskiq || echo "arq or taskiq could not be installed; left out"
 	@$(BENCH)/bin/python benchmarks/queues.py --write
 	@$(BENCH)/bin/python benchmarks/scale.py --write
+
+bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4 minutes); writes benchmarks/RESULTS-PRINTS.md
+	@sh tests/system-packages
+	@$(BIN)/python benchmarks/prints.py --write
 
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

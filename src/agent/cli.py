@@ -11,6 +11,8 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("agent.up:up", "Take folders of music through all lanes, with everything started for you."),
     "tracks": ("agent.tracks:tracks", "Show the tracks in the catalogue."),
+    "duplicates": ("agent.duplicates:duplicates", "Show the files that are one recording, and the best of each."),
+    "tracklist": ("agent.tracklist:tracklist", "Find the tracks of a set, and write them as cue and JSON."),
     "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
     "why": ("agent.operator.why:why", "Say where a job is and what it waits for."),

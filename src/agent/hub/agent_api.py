@@ -12,11 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from agent.hub.index import IndexUnavailable
 from agent.hub.limits import read_body
 from agent.hub.problems import first_problem
 from agent.hub.scans import ScanRefused
 from agent.hub.services import Services
 from agent.phoenix.outbox import Entry
+from pipelines.music.prints import decode_items
 
 MAX_BEAT = 16 * 2**10
 """Bytes of a heartbeat."""
@@ -81,6 +83,34 @@ async def scans(request: Request) -> JSONResponse:
     return JSONResponse({"scans": ids})
 
 
+async def prints(request: Request) -> JSONResponse:
+    """POST {"raw": a fingerprint, base64} -> {"heard": [{"file_id", "artist", "title", "path", "start", ...}, ...],
+    "indexed", "waiting"}: where tracks of the library occur in it (`pipelines.music.live_set.Heard`), in order.
+
+    503: the index cannot answer now; ask again later.
+    """
+    services = await _admit(request, request.path_params["agent_id"])
+    raw = (await _json(request)).get("raw")
+    try:
+        if not isinstance(raw, str):
+            raise ValueError
+        decode_items(raw)
+    except ValueError:
+        raise HTTPException(400, "raw must be a fingerprint: base64 of little-endian uint32") from None
+    try:
+        answer = await services.index.find(raw)
+    except IndexUnavailable as error:
+        raise HTTPException(503, str(error), {"retry-after": "5"}) from None
+    ids = {row["file_id"] for row in answer["found"]}
+    known = {track.id: track for track in await asyncio.to_thread(services.catalogue.tracks_of, ids)}
+    heard = [
+        {**row, "artist": track.artist, "title": track.title, "path": track.encoded_path}
+        for row in answer["found"]
+        if (track := known.get(row["file_id"])) is not None
+    ]
+    return JSONResponse({"heard": heard, "indexed": answer["indexed"], "waiting": answer["waiting"]})
+
+
 async def _admit(request: Request, agent_id: str) -> Services:
     """The hub's parts, for an agent that shows its own token. Raises HTTPException 401 or 403."""
     services: Services = request.app.state.services
@@ -108,5 +138,6 @@ async def _json(request: Request, *limit: int) -> dict[str, Any]:
 routes = [
     Route("/api/agents/{agent_id}/results", results, methods=["POST"]),
     Route("/api/agents/{agent_id}/heartbeat", heartbeat, methods=["POST"]),
+    Route("/api/agents/{agent_id}/prints", prints, methods=["POST"]),
     Route("/api/scans", scans, methods=["POST"]),
 ]

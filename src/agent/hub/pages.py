@@ -105,7 +105,7 @@ class Query:
         typed = {
             name: request.query_params.get(name, "")[:MAX_QUERY] for name in ("q", "bpm", "key", "problems", "sort")
         }
-        return cls(**typed, page=_whole(request.query_params.get("page", "1"), 1, 1_000_000))
+        return cls(**typed, page=page_number(request))
 
     def filter(self) -> TrackFilter:
         """Raises BadFilter."""
@@ -181,6 +181,11 @@ async def status(request: Request) -> JSONResponse:
 async def health(_request: Request) -> JSONResponse:
     """GET /health -> {"status": "ok"}: the process answers."""
     return JSONResponse({"status": "ok"})
+
+
+def page_number(request: Request) -> int:
+    """`?page=` of an address; 1 for what is no number."""
+    return _whole(request.query_params.get("page", "1"), 1, 1_000_000)
 
 
 def _whole(text: str, low: int, high: int) -> int:

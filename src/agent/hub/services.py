@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
+from agent.hub.index import IndexProcess
 from agent.hub.reconciler import Reconciler
 
 
@@ -17,6 +18,7 @@ class Services:
     activity: Activity
     reconciler: Reconciler | None
     """None where the hub has no queue server: then it only shows and records."""
+    index: IndexProcess
 
     def poke(self) -> None:
         """Something new may be owed."""

@@ -92,7 +92,7 @@ class Copy:
 
     path: str
     whole: bool = True
-    """False where decoding ended early or met errors that lost sound."""
+    """False where clearly less decodes than the file declares."""
     codec: str | None = None
     duration: float | None = None
     """Seconds that decode."""

@@ -97,7 +97,7 @@ def build(tape: Path, bounds: Numbers, heads: Path, places: Path) -> None:
     for keys, _ in _chunks(tape, bounds):
         unique, n = np.unique(keys, return_counts=True)
         counts[unique + np.uint32(1)] += n.astype(np.uint32)
-    cursor = np.cumsum(counts, dtype=np.uint32)
+    cursor = np.cumsum(counts, dtype=np.uint32, out=counts)
     total = int(cursor[-1])
     cursor.astype("<u4", copy=False).tofile(heads)
     out = np.memmap(places, dtype="<u4", mode="w+", shape=(max(total, 1),))

@@ -22,7 +22,20 @@ from pipelines.music.postings import Batch, Found, Items, Numbers, sample
 from pipelines.music.print_store import Damaged, Saved
 from pipelines.music.prints import is_telling
 from pipelines.music.relations import Link, relation
-from pipelines.music.tracing import HOP, VOTES, Span, chain, distinct, line_through, stretch_along, votes
+from pipelines.music.tracing import (
+    HOP,
+    MANY,
+    SEGMENT,
+    VOTES,
+    Line,
+    Span,
+    chain,
+    diagonals,
+    distinct,
+    line_through,
+    stretch_along,
+    votes,
+)
 
 GROWTH = 1 / 16
 """Share of new prints after which a checkpoint is due: bounds both what a restart reads again and what is in memory."""
@@ -159,10 +172,18 @@ class PrintIndex:
         """Every stretch of `items` that is a stretch of some print, at 92 to 108 % of its tempo, in order."""
         items = np.ascontiguousarray(items, dtype=np.uint32)
         positions, keys = sample(items)
+        hits = self._look(keys)
         starts = self._bounds[: len(self._names)]
-        found: list[Span] = []
-        settled: set[tuple[int, int]] = set()
-        for segment, query, place in votes(positions, self._look(keys)):
+        found = self._straight(items, positions, hits)
+        settled = {
+            (segment, span.track)
+            for span in found
+            for segment in range(-(-span.start // HOP), (span.end - HOP - 1) // HOP + 1)
+        }
+        for segment, query, place in votes(positions, hits):
+            likely = int(np.searchsorted(starts, place[place.size // 2], "right")) - 1
+            if (segment, likely) in settled:
+                continue
             owners = np.searchsorted(starts, place, "right") - 1
             several = owners.min() != owners.max()
             for track in np.unique(owners).tolist() if several else owners[:1].tolist():
@@ -172,11 +193,23 @@ class PrintIndex:
                 line = line_through(query[mine], place[mine] - starts[track], segment * HOP + HOP)
                 if line.hits < VOTES:
                     continue
-                span = stretch_along(items, track, self.items(track), line, segment)
+                low = segment * HOP
+                span = stretch_along(items, track, self.items(track), line, low, low + SEGMENT)
                 if span is not None:
                     settled.add((segment, track))
                     found.append(span)
         return distinct(chain(found))
+
+    def _straight(self, items: Items, positions: Numbers, hits: Found) -> list[Span]:
+        """What most copies need: one print along one diagonal, compared at once."""
+        found = []
+        for distance, place in diagonals(positions, hits):
+            track = int(np.searchsorted(self._bounds[: len(self._names)], place, "right")) - 1
+            if track not in self._dead:
+                line = Line(1.0, float(distance - self._bounds[track]), 0, MANY)
+                if (span := stretch_along(items, track, self.items(track), line)) is not None:
+                    found.append(span)
+        return distinct(found)
 
     def _look(self, keys: Items) -> Found:
         parts = [batch.look(keys) for batch in self._batches]

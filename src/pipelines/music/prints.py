@@ -20,6 +20,9 @@ from typing import NamedTuple
 PER_SECOND = 11_025 / 1365
 """Items a second: Chromaprint (algorithm 1) steps by a third of its frame of 4096 samples at 11,025 Hz."""
 
+REACH = 2.6
+"""Seconds of sound that one item stands for, from its place on: 15 s of sound have 100 items, not 121."""
+
 SAME = 0.30
 """BER under which two prints are of one recording; different ones start at 0.367."""
 

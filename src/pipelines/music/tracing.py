@@ -30,6 +30,9 @@ SEGMENT, HOP = 484, 242
 BUCKET = 64
 """Width of a bundle of diagonals; two neighbours are counted together."""
 
+MANY = 12
+"""Hits on one single diagonal with which the whole of it is compared at once."""
+
 VOTES = 3
 """Hits on one line without which nothing is compared."""
 
@@ -88,21 +91,29 @@ class Span:
 def votes(query_positions: Numbers, hits: Found) -> Iterator[tuple[int, Numbers, Numbers]]:
     """(segment, query positions, places) of hits that may lie on one line, the most first within a segment."""
     query, place = query_positions[hits.which], hits.place
+    if not query.size:
+        return
     segment = query // HOP
     # Segments overlap by half: each hit is in two, but for the first half of the first.
     second = np.flatnonzero(segment > 0)
     query, place = np.append(query, query[second]), np.append(place, place[second])
     segment = np.append(segment, segment[second] - 1)
-    code = (segment << 40) + (place - query + (1 << 32)) // BUCKET
+    # Sorted by segment, bundle of diagonals, and position: one position counts once, however often it hits.
+    bundle = (segment << 28) + (place - query + (1 << 32)) // BUCKET
+    code = (bundle << 9) + query - segment * HOP
     order = np.argsort(code, kind="stable")
-    code, query, place, segment = code[order], query[order], place[order], segment[order]
-    bundles, first, counts = np.unique(code, return_index=True, return_counts=True)
-    joined = np.append(bundles[1:] == bundles[:-1] + 1, False)
+    bundle, code, query, place, segment = bundle[order], code[order], query[order], place[order], segment[order]
+    news = np.append(True, bundle[1:] != bundle[:-1])
+    first = np.flatnonzero(news)
+    ends = np.append(first[1:], bundle.size)
+    counts = np.add.reduceat(np.append(True, code[1:] != code[:-1]).astype(np.int64), first)
+    joined = np.append(bundle[first[1:]] == bundle[first[:-1]] + 1, False)
     both = counts + np.where(joined, np.append(counts[1:], 0), 0)
+    ends = np.where(joined, np.append(ends[1:], 0), ends)
     chosen = np.flatnonzero(both >= VOTES)
     taken: dict[int, int] = {}
     for i in chosen[np.argsort(-both[chosen], kind="stable")]:
-        here = slice(int(first[i]), int(first[i] + both[i]))
+        here = slice(int(first[i]), int(ends[i]))
         number = int(segment[first[i]])
         if taken.setdefault(number, 0) < CANDIDATES:
             taken[number] += 1
@@ -147,10 +158,25 @@ def best_stretch(errors: Numbers) -> tuple[int, int]:
     return start, end
 
 
-def stretch_along(items: Items, track: int, print_: Items, line: Line, segment: int) -> Span | None:
-    """What of a segment lies on the line through a print (places counted from its beginning); None for nothing."""
-    low = segment * HOP
-    position = np.arange(low, min(low + SEGMENT, items.size))
+def diagonals(query_positions: Numbers, hits: Found) -> list[tuple[int, int]]:
+    """(distance, a place) of the diagonals on which by far the most hits lie: untouched tempo, as most copies have."""
+    distance = hits.place - query_positions[hits.which]
+    if distance.size < MANY:
+        return []
+    values, first, counts = np.unique(distance, return_index=True, return_counts=True)
+    most = np.flatnonzero(counts >= MANY)
+    most = most[np.argsort(-counts[most], kind="stable")][:CANDIDATES]
+    return [(int(values[i]), int(hits.place[first[i]])) for i in most]
+
+
+def stretch_along(
+    items: Items, track: int, print_: Items, line: Line, low: int = 0, high: int | None = None
+) -> Span | None:
+    """What of `items[low:high]` lies on the line through a print (places counted from its beginning); None: nothing."""
+    position = np.arange(low, items.size if high is None else min(high, items.size))
+    if line.tempo == 1.0:  # no further than it can reach
+        reach = line.offset - line.middle
+        position = position[slice(*np.searchsorted(position, (-reach - 1, print_.size - reach + 1)))]
     best: Span | None = None
     for shift in (0.0, -1.0, 1.0):
         if best is not None and best.ber < CLEAN:
@@ -177,7 +203,7 @@ def _convinces(span: Span, items: Items, print_: Items) -> bool:
     A pad or a drone fits others of its kind nearly as well wherever it is laid; the right place is clearly the best.
     """
     query = items[span.start : span.end]
-    if not Match(span.ber, 0, span.compared).same or np.unique(query).size < DISTINCT:
+    if not Match(span.ber, 0, span.compared).same or np.unique(query[:: -(-query.size // 256)]).size < DISTINCT:
         return False
     place = np.rint(np.linspace(span.begin, span.finish - 1, query.size)).astype(np.int64)
     elsewhere = print_.take(place + np.asarray(ELSEWHERE)[:, None], mode="wrap")

@@ -19,6 +19,7 @@ from agent.cancelling import end
 from agent.children import Children
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
+from agent.hub_client import HubClient
 from agent.lanes import CPU_LANES, load_task, payload_model, queue_name, tasks_of
 from agent.phoenix.boot import check_server, take_over_queue
 from agent.phoenix.breaker import Breakers
@@ -71,6 +72,7 @@ class AgentWorker:
         self.relay = Relay(
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
+        self.hub = HubClient(settings.hub_url, settings.agent_id, token)
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
         self._worker = LaneWorker(
             self.queue,
@@ -118,6 +120,7 @@ class AgentWorker:
             await self.children.close()
             await self.relay.drain(timeout=5.0)
             await self.relay.close()
+            await self.hub.close()
             if self.heartbeat is not None:
                 await self.heartbeat.close()
             with contextlib.suppress(RedisError, OSError):
@@ -134,6 +137,7 @@ class AgentWorker:
                 breakers=self.breakers,
                 worker=self.name,
                 on_report=self.relay.wake,
+                hub=self.hub,
             )
             return await execution.run(arguments)
 

@@ -101,13 +101,7 @@ async def prints(request: Request) -> JSONResponse:
         answer = await services.index.find(raw)
     except IndexUnavailable as error:
         raise HTTPException(503, str(error), {"retry-after": "5"}) from None
-    ids = {row["file_id"] for row in answer["found"]}
-    known = {track.id: track for track in await asyncio.to_thread(services.catalogue.tracks_of, ids)}
-    heard = [
-        {**row, "artist": track.artist, "title": track.title, "path": track.encoded_path}
-        for row in answer["found"]
-        if (track := known.get(row["file_id"])) is not None
-    ]
+    heard = await asyncio.to_thread(services.catalogue.named, answer["found"])
     return JSONResponse({"heard": heard, "indexed": answer["indexed"], "waiting": answer["waiting"]})
 
 

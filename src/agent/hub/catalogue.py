@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 import structlog
@@ -32,6 +32,9 @@ from agent.hub.work import ScanResult, TaskWork
 from agent.phoenix.outbox import Entry
 
 __all__ = ["Catalogue", "CatalogueError", "CatalogueUnavailable", "Refusal", "Track", "TrackFilter"]
+
+if TYPE_CHECKING:
+    from agent.hub.library import Library
 
 log = structlog.get_logger()
 
@@ -190,6 +193,24 @@ class Catalogue:
         """The tracks of these files, as far as they are present."""
         with self._database.read() as connection:
             return tracks.read_some(connection, self.duplicates.labels, ids)
+
+    def named(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What an index found (`Library.find`), with artist, title and path; without files that are gone meanwhile."""
+        known = {track.id: track for track in self.tracks_of({row["file_id"] for row in rows})}
+        return [
+            {**row, "artist": track.artist, "title": track.title, "path": track.encoded_path}
+            for row in rows
+            if (track := known.get(row["file_id"])) is not None
+        ]
+
+    def library(self) -> Library:
+        """The index of all prints, brought up to date in this process and written nowhere. Imports numpy."""
+        from agent.hub.library import Library
+
+        found = Library(self._database.read, self.path.with_name(PRINTS_FOLDER), read_only=True)
+        while found.sync():
+            pass
+        return found
 
     def groups(self, limit: int | None = None, offset: int = 0) -> list[Group]:
         """See `copies.read_groups`; as of the last `compare_prints`."""

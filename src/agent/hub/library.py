@@ -127,6 +127,10 @@ class Library:
         labels = {str(file_id): f"d{number}" for number, group in enumerate(groups, 1) for file_id in group}
         return Comparison(labels, self._state, seconds, _once(related, labels))
 
+    def file_of(self, sha256: str) -> str:
+        """The id of a file with this content; empty if there is none."""
+        return str(min(self._by_hash.get(sha256, [0])) or "")
+
     def find(self, items: Items) -> list[dict[str, Any]]:
         """Where files of the library occur in this sound (`pipelines.music.live_set.Heard`, as JSON), in order."""
         if not self._files and not self._todo:

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.children import Children
+    from agent.hub_client import HubClient
     from agent.phoenix.breaker import Breakers
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
+    from pipelines.music.live_set import Hearing
 
 log = structlog.get_logger()
 
@@ -47,6 +49,7 @@ class Execution:
         breakers: Breakers,
         worker: str,
         on_report: Callable[[], None],
+        hub: HubClient | None = None,
     ) -> None:
         self._run = run
         self._function = function
@@ -55,6 +58,7 @@ class Execution:
         self._breakers = breakers
         self._worker = worker
         self._on_report = on_report
+        self._hub = hub
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
@@ -128,6 +132,12 @@ class Execution:
         await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
         self._parts += 1
         self._on_report()
+
+    async def hear(self, raw: str) -> Hearing:
+        """What scan_live_set asks for besides (`pipelines.music.live_set.SetContext`)."""
+        if self._hub is None:
+            raise RuntimeError("this worker has no hub to ask; set PHAZE_HUB_URL and PHAZE_AGENT_TOKEN")
+        return await self._hub.hear(raw)
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)

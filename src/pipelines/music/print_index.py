@@ -32,6 +32,7 @@ from pipelines.music.tracing import (
     chain,
     diagonals,
     distinct,
+    drawn_out,
     line_through,
     stretch_along,
     votes,
@@ -198,7 +199,7 @@ class PrintIndex:
                 if span is not None:
                     settled.add((segment, track))
                     found.append(span)
-        return distinct(chain(found))
+        return [drawn_out(span, items, self.items(span.track)) for span in distinct(chain(found))]
 
     def _straight(self, items: Items, positions: Numbers, hits: Found) -> list[Span]:
         """What most copies need: one print along one diagonal, compared at once."""

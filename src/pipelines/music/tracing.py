@@ -16,7 +16,7 @@ speed, 1 % is found and 2 % sometimes: chroma moves to other bins.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +53,9 @@ ELSEWHERE = (-43, -29, -17, 17, 29, 43)
 
 CLEARLY = 0.66
 """Share of the wrong places' bit error rate under which the right one stays: up to 0.62 for copies, 0.67 for pads."""
+
+ON = 0.40
+"""The same for going on at either end of a stretch that convinces: a blend hides a track before it is gone."""
 
 DRIFT = 12
 """Items by which one line may miss the next one's beginning and still be the same playing."""
@@ -227,6 +230,26 @@ def chain(spans: Iterable[Span]) -> list[Span]:
     for mine in open_.values():
         done += mine
     return sorted(done, key=lambda span: (span.start, span.end, span.track))
+
+
+def drawn_out(span: Span, items: Items, print_: Items) -> Span:
+    """The span, longer at either end by as much as still fits."""
+    before = _goes_on(items, print_, span.start - 1, span.begin - span.tempo, -1, span.tempo)
+    after = _goes_on(items, print_, span.end, float(span.finish), 1, span.tempo)
+    begin, finish = round(span.begin - before * span.tempo), round(span.finish + after * span.tempo)
+    return replace(
+        span, start=span.start - before, end=span.end + after, begin=max(0, begin), finish=min(print_.size, finish)
+    )
+
+
+def _goes_on(items: Items, print_: Items, position: int, place: float, step: int, tempo: float) -> int:
+    """Items for which the line goes on from `position`, in steps of 1 or -1."""
+    steps = np.arange(HOP)
+    positions, places = position + step * steps, np.rint(place + step * tempo * steps).astype(np.int64)
+    inside = (positions >= 0) & (positions < items.size) & (places >= 0) & (places < print_.size)
+    errors = np.bitwise_count(items[positions[inside]] ^ print_[places[inside]])
+    gains = np.concatenate([[0.0], np.cumsum(ON * 32 - errors)])
+    return int(np.argmax(gains))
 
 
 def distinct(spans: Iterable[Span]) -> list[Span]:

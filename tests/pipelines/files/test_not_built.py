@@ -10,7 +10,6 @@ from pipelines.errors import NotBuiltError
 from pipelines.files.execute_approved_batch import BatchPayload, Move, TagWrite, execute_approved_batch
 from pipelines.files.push_file import PushPayload, push_file
 from pipelines.files.s3_upload import S3UploadPayload, s3_upload
-from pipelines.music.live_set import LiveSetPayload, scan_live_set
 
 HASH = "0" * 64
 FILE = {"version": f"{HASH}:default", "path": "/music/a.mp3", "size": 5_000_000}
@@ -28,7 +27,6 @@ PUSH = PushPayload(
 )
 
 TASKS = [
-    (scan_live_set, LiveSetPayload(**FILE)),
     (execute_approved_batch, BatchPayload(version="1", roots=["/music"], proposals=[MOVE])),
     (s3_upload, UPLOAD),
     (push_file, PUSH),

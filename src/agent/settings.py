@@ -87,6 +87,10 @@ class Settings(BaseSettings):
         4096, ge=128, description="Memory cap of one child process in MiB; a job that passes it fails alone."
     )
     child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
+    fingerprint_engine: MaybeStr = Field(
+        None,
+        description="Address of another fingerprint engine (pipelines/music/sidecar.py) that gets every file as well.",
+    )
     ffmpeg: MaybeStr = Field(
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
     )
@@ -142,6 +146,13 @@ class Settings(BaseSettings):
         if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
             raise ValueError("must be visible ASCII characters without spaces, as an HTTP header carries them")
         return value
+
+    @field_validator("fingerprint_engine")
+    @classmethod
+    def _plain_address(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value):
+            raise ValueError("must be an http:// or https:// address without user, password and query")
+        return None if value is None else value.rstrip("/")
 
     @field_validator("hub_url")
     @classmethod

@@ -155,3 +155,30 @@ def test_comparing_is_not_repeated_until_a_fingerprint_changes(
     catalogue.record(AGENT, [result(FINGERPRINT, 2, "/m/b", raw="!not base64")])
     catalogue.compare_prints(at_once=True)
     assert len(compared) == 2
+
+
+def test_a_configured_engine_is_owed_every_file_and_another_one_anew(tmp_path: Path) -> None:
+    from agent.hub.file_tasks import INGEST, use_engine
+
+    def owed() -> set[tuple[str, str]]:
+        with Catalogue(tmp_path / "engine") as opened:
+            return {key for key in opened.owed_keys(100) if key[0] == INGEST}
+
+    with Catalogue(tmp_path / "engine") as opened:
+        opened.register_agent(AGENT, "t")
+        scan(opened, "/m", [seen("/m/a"), seen("/m/b")])
+    assert owed() == set()
+    try:
+        use_engine("http://audfprint:8001")
+        assert owed() == {(INGEST, "1"), (INGEST, "2")}
+        with Catalogue(tmp_path / "engine") as opened:
+            [debt, _] = opened.owed(AGENT, INGEST, 10)
+            assert debt.payload().model_dump()["engine"] == "http://audfprint:8001"
+            assert opened.record(AGENT, [result(INGEST, 1, "/m/a", hashes=5)]) == [None]
+            assert INGEST not in opened.tracks()[0].pending
+        assert owed() == {(INGEST, "2")}
+        use_engine("http://panako:8002")
+        assert owed() == {(INGEST, "1"), (INGEST, "2")}
+    finally:
+        use_engine(None)
+    assert owed() == set()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
+from urllib.parse import urlsplit
 
-from pipelines.music import analyze, fingerprint, metadata, scan
+from pipelines.music import analyze, fingerprint, ingest, metadata, scan
 from pipelines.payload import FilePayload, Outcome, Payload
 
 METADATA = "extract_file_metadata"
 FINGERPRINT = "fingerprint_file"
 ANALYSIS = "process_file"
+INGEST = "ingest_file"
 SCAN = "scan_directory"
 
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
@@ -35,6 +38,13 @@ FILE_TASKS: dict[str, FileTask] = {
     FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
     ANALYSIS: FileTask(f"{analyze.PROFILE}-{analyze.SCHEMA}", analyze.AnalyzePayload),
 }
+
+
+def use_engine(url: str | None) -> None:
+    """Owe every file to this fingerprint engine as well, or (None) to none. Before the catalogue is opened."""
+    FILE_TASKS.pop(INGEST, None)
+    if url is not None:
+        FILE_TASKS[INGEST] = FileTask(urlsplit(url).netloc, partial(ingest.IngestPayload, engine=url))
 
 
 def version_for(service: str, sha256: str) -> str:

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
 from agent.hub.activity import UnknownAgent
-from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA, OUTCOMES
+from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, INGEST, METADATA, OUTCOMES
 from agent.hub.services import Services
 from agent.hub.tracks import BadFilter, TrackFilter
 
@@ -42,7 +42,7 @@ COLUMNS = (
 )
 """(name to sort by, heading, how it sorts)."""
 
-TASK_NAMES = {METADATA: "tags", FINGERPRINT: "fingerprint", ANALYSIS: "analysis"}
+TASK_NAMES = {METADATA: "tags", FINGERPRINT: "fingerprint", ANALYSIS: "analysis", INGEST: "engine"}
 
 
 def length(seconds: float | None) -> str:

@@ -94,6 +94,11 @@ class PrintIndex:
     def __len__(self) -> int:
         return len(self._names) - len(self._dead)
 
+    @property
+    def admitted(self) -> int:
+        """How many were ever taken in; what was retired counts."""
+        return len(self._names)
+
     def __contains__(self, name: str) -> bool:
         return self._numbers.get(name, -1) >= 0 and self._numbers[name] not in self._dead
 

@@ -7,6 +7,7 @@ since, sorted in memory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -100,7 +101,9 @@ def build(tape: Path, bounds: Numbers, heads: Path, places: Path) -> None:
     cursor = np.cumsum(counts, dtype=np.uint32, out=counts)
     total = int(cursor[-1])
     cursor.astype("<u4", copy=False).tofile(heads)
-    out = np.memmap(places, dtype="<u4", mode="w+", shape=(max(total, 1),))
+    with places.open("wb") as file:  # a full disk is an error here, and the end of the process in a mapped file
+        os.posix_fallocate(file.fileno(), 0, 4 * max(total, 1))
+    out = np.memmap(places, dtype="<u4", mode="r+", shape=(max(total, 1),))
     for keys, where in _chunks(tape, bounds):
         order = np.argsort(keys, kind="stable")
         unique, first, n = np.unique(keys[order], return_index=True, return_counts=True)

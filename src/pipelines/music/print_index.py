@@ -11,6 +11,7 @@ Numpy, no queue, no catalogue. Measured (make bench-prints): see benchmarks/RESU
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,6 +38,15 @@ from pipelines.music.tracing import (
     stretch_along,
     votes,
 )
+
+BLOCK = 100 * HOP
+"""Items of a query that are looked up at once (50 minutes): bounds the memory that a set of twelve hours takes."""
+
+MOST = 1 << 32
+"""Items of all prints together: a place on the tape is a uint32. Two million tracks of four minutes."""
+
+WHOLE = 0.9
+"""Share of a query that one stretch of a print covers when there is nothing more to look for in that print."""
 
 GROWTH = 1 / 16
 """Share of new prints after which a checkpoint is due: bounds both what a restart reads again and what is in memory."""
@@ -156,6 +166,8 @@ class PrintIndex:
         if number + 2 > self._bounds.size:
             self._bounds = np.append(self._bounds, np.zeros_like(self._bounds))
         begin = int(self._bounds[number])
+        if begin + items.size > MOST:
+            raise OverflowError(f"the index is full with {number:,} prints; split the library over several hubs")
         self._bounds[number + 1] = begin + items.size
         self._names.append(name)
         self._numbers[name] = number
@@ -177,10 +189,18 @@ class PrintIndex:
     def find(self, items: Items) -> list[Span]:
         """Every stretch of `items` that is a stretch of some print, at 92 to 108 % of its tempo, in order."""
         items = np.ascontiguousarray(items, dtype=np.uint32)
+        found: list[Span] = []
+        for start in range(0, max(items.size, 1), BLOCK):  # each segment that begins in the block lies within
+            block = items[start : start + BLOCK + HOP]
+            found += [replace(span, start=span.start + start, end=span.end + start) for span in self._find(block)]
+        return [drawn_out(span, items, self.items(span.track)) for span in distinct(chain(found))]
+
+    def _find(self, items: Items) -> list[Span]:
         positions, keys = sample(items)
         hits = self._look(keys)
         starts = self._bounds[: len(self._names)]
         found = self._straight(items, positions, hits)
+        hits = self._without_the_whole(found, hits, items.size)
         settled = {
             (segment, span.track)
             for span in found
@@ -204,7 +224,7 @@ class PrintIndex:
                 if span is not None:
                     settled.add((segment, track))
                     found.append(span)
-        return [drawn_out(span, items, self.items(span.track)) for span in distinct(chain(found))]
+        return found
 
     def _straight(self, items: Items, positions: Numbers, hits: Found) -> list[Span]:
         """What most copies need: one print along one diagonal, compared at once."""
@@ -216,6 +236,15 @@ class PrintIndex:
                 if (span := stretch_along(items, track, self.items(track), line)) is not None:
                     found.append(span)
         return distinct(found)
+
+    def _without_the_whole(self, found: Sequence[Span], hits: Found, size: int) -> Found:
+        """The hits without those on prints that cover the whole query: there is no more to say of them."""
+        left = np.ones(hits.place.size, dtype=bool)
+        for span in found:
+            if span.end - span.start >= WHOLE * size:
+                begin, end = self._bounds[span.track : span.track + 2]
+                left &= (hits.place < begin) | (hits.place >= end)
+        return hits if left.all() else Found(hits.which[left], hits.place[left])
 
     def _look(self, keys: Items) -> Found:
         parts = [batch.look(keys) for batch in self._batches]

@@ -102,39 +102,64 @@ def save(
     """
     generation = 1 + max((_number(file) for file in folder.glob("*-*.u32")), default=0)
     files = {part: f"{part}-{generation}.u32" for part in ("tape", "heads", "places")}
+    fresh = set(files.values())
     old, bounds, crc = 0, np.zeros(1, dtype=np.int64), 0
     if before is not None:
+        fresh.discard(files["tape"])
         files["tape"], old, bounds, crc = before.files["tape"], before.tape.size, before.bounds, before.sums["tape"]
-    with (folder / files["tape"]).open("r+b" if old else "w+b") as tape:
+    try:
+        sizes, crc = _append(folder / files["tape"], old, prints, crc)
+        bounds = np.append(bounds, bounds[-1] + np.cumsum(sizes, dtype=np.int64))
+        build(folder / files["tape"], bounds, folder / files["heads"], folder / files["places"])
+        sums = {"tape": crc, **{part: _settled(folder / files[part]) for part in ("heads", "places")}}
+        rows = [list(link) for link in links]
+        document = {"format": FORMAT, "files": files, "sums": sums, "names": list(names), "bounds": bounds.tolist()}
+        _replace(folder / INDEX, json.dumps({**document, "links": rows}))
+    except BaseException:
+        for file in fresh:  # nothing names them; a full disk wants the room back
+            (folder / file).unlink(missing_ok=True)
+        raise
+    sweep(folder, keep=files.values())
+    tape = map_tape(folder / files["tape"], int(bounds[-1]))
+    return Saved(list(names), bounds, rows, tape, Base(folder / files["heads"], folder / files["places"]), files, sums)
+
+
+def _append(path: Path, old: int, prints: Sequence[Items], crc: int) -> tuple[list[int], int]:
+    """Put prints behind the first `old` items of a tape; their sizes, and the checksum that goes on from `crc`."""
+    sizes = []
+    with path.open("r+b" if old else "w+b") as tape:
         tape.truncate(4 * old)
         tape.seek(4 * old)
         for items in prints:
             data = items.astype("<u4", copy=False).tobytes()
             crc = zlib.crc32(data, crc)
             tape.write(data)
+            sizes.append(items.size)
+        tape.flush()
         os.fsync(tape.fileno())
-    bounds = np.append(bounds, bounds[-1] + np.cumsum([items.size for items in prints], dtype=np.int64))
-    build(folder / files["tape"], bounds, folder / files["heads"], folder / files["places"])
-    for part in ("heads", "places"):
-        with (folder / files[part]).open("rb") as file:
-            os.fsync(file.fileno())
-    sums = {"tape": crc, **{part: checksum(folder / files[part]) for part in ("heads", "places")}}
-    rows = [list(link) for link in links]
-    document = {"format": FORMAT, "files": files, "sums": sums, "names": list(names), "bounds": bounds.tolist()}
-    draft = folder / f"{INDEX}.new"
-    with draft.open("w", encoding="utf-8") as text:
-        json.dump({**document, "links": rows}, text)
-        text.flush()
-        os.fsync(text.fileno())
-    draft.replace(folder / INDEX)
-    descriptor = os.open(folder, os.O_RDONLY)
+    return sizes, crc
+
+
+def _settled(path: Path) -> int:
+    """Have a file on the disk; its checksum, as read back."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return checksum(path)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put a text in the place of a file, whole or not at all, also after a power cut."""
+    draft = path.with_name(f"{path.name}.new")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    sweep(folder, keep=files.values())
-    base = Base(folder / files["heads"], folder / files["places"])
-    return Saved(list(names), bounds, rows, map_tape(folder / files["tape"], int(bounds[-1])), base, files, sums)
 
 
 def sweep(folder: Path, keep: Any = ()) -> None:

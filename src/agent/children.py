@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 import structlog
 from pebble import ProcessExpired, ProcessPool
 
+from agent.metrics import CHILDREN_ENDED
 from pipelines.errors import ChildDied, TaskError
 from pipelines.lifeline import die_with_parent
 
@@ -114,12 +115,18 @@ class Children:
             future = pool.schedule(_guarded, args=(function, args, kwargs), timeout=timeout)
         try:
             result: T = await asyncio.wrap_future(future)
+        except ChildDied:  # it said so itself before its end
+            CHILDREN_ENDED.labels("memory").inc()
+            raise
         except FutureTimeout:
+            CHILDREN_ENDED.labels("timeout").inc()
             raise ChildTimeout(f"killed after {timeout:.0f} s") from None
         except ProcessExpired as error:
+            CHILDREN_ENDED.labels("died").inc()
             raise ChildDied(f"its child process {error.pid} {_describe(error.exitcode)}") from None
         except (BrokenProcessPool, FutureCancelled) as error:
             self._discard(slot)
+            CHILDREN_ENDED.labels("died").inc()
             raise ChildDied(f"its child process ended before it could start the job ({error!r})") from None
         return result
 

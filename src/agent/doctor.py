@@ -11,17 +11,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import psutil
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from agent.embedded import default_slots
-from agent.lanes import CPU_LANES, LANES
-from agent.redaction import redact_text
+from agent.errors import ConfigError
+from agent.lanes import CPU_LANES, LANES, PLUGINS
+from agent.phoenix.boot import check_server
 from agent.redis_client import connect
+from agent.redis_trouble import trouble
 from agent.settings import Settings, load_settings, unknown_variables
 
 Verdict = Literal["ok", "warning", "missing"]
@@ -105,21 +107,34 @@ def queue_server(settings: Settings) -> Iterator[Finding]:
 
 
 async def outside_server(url: str) -> Finding:
-    client = connect(url)
+    """Whether workers take the server, and what it may lose."""
+    refused = ""
+    try:
+        client = connect(url)
+    except ConfigError as error:
+        return Finding("queue server", "missing", str(error), "correct PHAZE_REDIS_URL")
     try:
         async with asyncio.timeout(10):
-            info = await client.info()
+            info = await _info(client)
             fsync = await _setting(client, "appendfsync")
+            try:
+                await check_server(client)
+            except ConfigError as error:
+                refused = str(error)
     except (RedisError, OSError, TimeoutError) as error:
-        detail = f"no answer: {redact_text(str(error) or repr(error))}"
-        return Finding("queue server", "missing", detail, "check PHAZE_REDIS_URL and that it is running")
+        found = trouble(error)
+        return Finding("queue server", "missing", f"no answer: {found.said}", found.remedy)
     finally:
         await client.aclose()
-    version = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}"
+    version = f"{info.get('server_name', 'redis')} {info.get('valkey_version', info.get('redis_version', '?'))}"
     policy = info.get("maxmemory_policy", "unknown")
     if policy != "noeviction" and int(info.get("maxmemory", 0)):
         remedy = "set maxmemory-policy to noeviction"
         return Finding("queue server", "warning", f"{version} may evict jobs (maxmemory-policy {policy})", remedy)
+    if refused:
+        return Finding("queue server", "missing", refused, "a worker refuses to start on it")
+    if not info:
+        return Finding("queue server", "warning", "it does not tell its settings", "grant its user +info")
     if not int(info.get("aof_enabled", 0)):
         remedy = "set appendonly yes, or accept that a crash of the server loses its queue"
         return Finding("queue server", "warning", f"{version} keeps nothing across a crash (appendonly no)", remedy)
@@ -129,6 +144,15 @@ async def outside_server(url: str) -> Finding:
             "queue server", "warning", f"{version} syncs its file now and then (appendfsync {fsync})", remedy
         )
     return Finding("queue server", "ok", version)
+
+
+async def _info(client: Redis) -> dict[str, Any]:
+    """What the server tells of itself; nothing where we may not ask."""
+    try:
+        found: dict[str, Any] = await client.info()
+    except NoPermissionError:
+        return {}
+    return found
 
 
 async def _setting(client: Redis, name: str) -> str:
@@ -185,6 +209,72 @@ def data_folder(settings: Settings) -> Iterator[Finding]:
         yield Finding("data folder", "ok", f"{folder}, {free // 2**30} GiB free")
 
 
+def other_packages(_settings: Settings) -> Iterator[Finding]:
+    """What other packages add, and whether it loads, asked of a process of its own: this one imports none of it."""
+    code = """
+import sys
+from agent import errors, lanes
+try:
+    for name in sys.argv[1:]:
+        lanes.load_checked(name)
+except errors.ConfigError as error:
+    sys.exit(str(error))
+"""
+    for package in sorted({new.package for new in PLUGINS}):
+        mine = [new for new in PLUGINS if new.package == package]
+        argv = [sys.executable, "-P", "-c", code, *(new.task for new in mine)]
+        said = ", ".join(f"{new.task} on {new.lane}" for new in mine)
+        try:
+            run = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired:
+            yield Finding(package, "missing", f"{said}: its import takes more than two minutes", "mend or uninstall it")
+            continue
+        if run.returncode == 0:
+            yield Finding(package, "ok", said)
+        else:
+            reason, _, remedy = (run.stderr.strip().splitlines() or ["it does not load"])[-1].rpartition("; ")
+            yield Finding(package, "missing", reason, remedy)
+
+
+def transfer_tools(settings: Settings) -> Iterator[Finding]:
+    """rsync and ssh for push_file, and what s3_upload needs: missing only matters once something is to be sent."""
+    from pipelines.files.rsync import OLDEST, version_of
+
+    wanted = settings.push_to is not None or settings.push_key is not None
+    lacking: Verdict = "missing" if wanted else "warning"
+    for name in ("rsync", "ssh"):
+        program = shutil.which(name)
+        if program is None:
+            package = "openssh-client" if name == "ssh" else name
+            detail = "not on PATH; push_file cannot work"
+            yield Finding(name, lacking, detail, f"install it (Debian: apt-get install {package}), or push nothing")
+        elif name == "rsync":
+            run = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+            version = version_of(run.stdout)
+            if version is None or version < OLDEST:
+                said = run.stdout.split("\n", 1)[0] or f"exit code {run.returncode}"
+                remedy = f"install rsync {OLDEST[0]}.{OLDEST[1]} or newer"
+                yield Finding(name, lacking, f"{program} is no rsync that push_file can use ({said})", remedy)
+            else:
+                yield Finding(name, "ok", f"{version[0]}.{version[1]} ({program})")
+        else:
+            yield Finding(name, "ok", program)
+
+
+def object_store(settings: Settings) -> Iterator[Finding]:
+    """Whether the hub could sign for the store; nothing is asked of it."""
+    from agent.hub.signing import Signing
+
+    if settings.s3_bucket is None:
+        return
+    try:
+        Signing.of(settings)
+    except ConfigError as error:
+        yield Finding("object store", "missing", str(error), "docs/transfers.md says what the hub needs")
+    else:
+        yield Finding("object store", "ok", f"bucket {settings.s3_bucket} at {settings.s3_endpoint or 'AWS'}")
+
+
 def variables(_settings: Settings) -> Iterator[Finding]:
     """Misspelt variables."""
     for name, near in unknown_variables():
@@ -199,6 +289,9 @@ CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     lanes_against_cores,
     memory,
     data_folder,
+    other_packages,
+    transfer_tools,
+    object_store,
     variables,
 )
 

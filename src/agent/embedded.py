@@ -15,7 +15,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -26,9 +26,10 @@ from redis.exceptions import RedisError
 from agent.display import plural
 from agent.errors import StartError
 from agent.lanes import CPU_LANES, LANES, queue_name
+from agent.phoenix.boot import check_server
 from agent.phoenix.queue import LaneQueue
-from agent.redaction import redact_text
-from agent.redis_client import connect, reply
+from agent.redis_client import connect
+from agent.redis_trouble import trouble
 from agent.settings import Settings
 from agent.supervisor import Supervised
 from agent.valkey import Valkey
@@ -90,7 +91,7 @@ class Fleet:
     async def _start_all(self) -> None:
         redis_url = self.settings.redis_address
         if redis_url is not None:
-            await _must_answer(redis_url)
+            await _must_serve(redis_url)
         else:
             self.valkey = Valkey(self.data / "valkey", say=self.say)
             await self.valkey.start()
@@ -107,7 +108,8 @@ class Fleet:
             "PHAZE_AGENT_TOKEN": self.token,
             "PHAZE_LOG_FORMAT": "json",
         }
-        self.hub = self._supervised("hub", ["hub"], env)
+        # Each gets the secrets that are its own: the store's are the hub's, the key to push with the workers'.
+        self.hub = self._supervised("hub", ["hub"], _without(env, "PHAZE_PUSH_KEY"))
         (self.data / "hub.url").unlink(missing_ok=True)
         await self.hub.start()
         self.hub_url = await self._hub_answers()
@@ -115,7 +117,7 @@ class Fleet:
         for lane in LANES:
             own = {"PHAZE_HUB_URL": self.hub_url, "PHAZE_AGENT_LANE": lane}
             knob = {f"PHAZE_LANE_{lane.upper()}_CONCURRENCY": str(self.knobs[lane])}
-            worker = self._supervised(f"worker-{lane}", ["worker"], {**env, **own, **knob})
+            worker = self._supervised(f"worker-{lane}", ["worker"], {**_without(env, "PHAZE_S3_"), **own, **knob})
             self.workers.append(worker)
             await worker.start()
 
@@ -154,6 +156,10 @@ class Fleet:
             *([self.hub] if self.hub else []),
             *self.workers,
         ]
+
+    def misconfigured(self) -> Supervised | None:
+        """A program that cannot start as it is configured, if there is one; its log's last line says why."""
+        return next((program for program in self.programs() if program.misconfigured), None)
 
     def hopeless(self) -> Supervised | None:
         """A program that dies again and again, if there is one."""
@@ -218,16 +224,20 @@ class Fleet:
                 await asyncio.sleep(0.05)
 
 
-async def _must_answer(redis_url: str) -> None:
-    """Raises StartError for a server that is not there: nothing would ever happen."""
+def _without(env: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith(prefix)}
+
+
+async def _must_serve(redis_url: str) -> None:
+    """Raises StartError for a server that is not there (nothing would ever happen), ConfigError for an unfit one."""
     client = connect(redis_url)
     try:
         async with asyncio.timeout(SERVER_TIMEOUT):
-            await reply(client.ping())
+            await check_server(client)
     except (RedisError, OSError, TimeoutError) as error:
         raise StartError(
-            f"the server of PHAZE_REDIS_URL does not answer ({redact_text(str(error) or repr(error))}); start it, or "
-            "unset PHAZE_REDIS_URL to use an embedded one"
+            f"the server of PHAZE_REDIS_URL does not answer ({trouble(error)}); start it, or unset PHAZE_REDIS_URL to "
+            "use an embedded one"
         ) from None
     finally:
         await client.aclose()

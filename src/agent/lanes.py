@@ -1,17 +1,22 @@
 """LANE_TASKS: the table of what runs where. Everything about routing is derived from it.
 
-Adding a task is one line here and one function in `pipelines`.
+Adding a task is one line here and one function in `pipelines`; other packages add theirs by entry point (plugins.py).
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel
 
+from agent import plugins
+from agent.errors import ConfigError
+from agent.redaction import redact_text
+from pipelines.context import policy_of
 from pipelines.payload import Payload
 
 LANE_TASKS: dict[str, dict[str, str]] = {
@@ -34,8 +39,13 @@ LANE_TASKS: dict[str, dict[str, str]] = {
     },
 }
 
-CPU_LANES = frozenset({"analyze", "fingerprint"})
+CPU_LANES = {"analyze", "fingerprint"}
 """Lanes bound by the processor: one slot is one core, so numeric libraries are pinned to one thread."""
+
+PLUGINS = plugins.installed()
+"""What other packages add: in the table from here on, where all is derived as for our own."""
+
+plugins.add(PLUGINS, LANE_TASKS, CPU_LANES)
 
 HEARTBEAT_LANE = "analyze"
 """The one lane whose worker beats for the agent."""
@@ -82,9 +92,28 @@ def record_id_of(key: str) -> str:
 
 
 def load_task(target: str) -> Task:
-    """Import "module:function". Only a lane's own worker calls this, so that it imports only its own code."""
+    """Import "module:function". Only a lane's own worker loads its tasks, so that it imports only its own code."""
     module, _, name = target.partition(":")
     function: Task = getattr(importlib.import_module(module), name)
+    return function
+
+
+def load_checked(name: str) -> Task:
+    """The function of a task. Raises ConfigError, which names the package, if it cannot be imported or is no task."""
+    target = AGENT_TASKS[name]
+    try:
+        function = load_task(target)
+        payload_model(function)
+        policy_of(function)
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{name} is not an `async def`")
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        owner = next((new.package for new in PLUGINS if new.task == name), plugins.OURS)
+        reason = redact_text(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
+        remedy = "install it anew" if owner == plugins.OURS else f"mend it, or pip uninstall {owner}"
+        raise ConfigError(
+            f"the package {owner}: its task {name} cannot be loaded from {target} ({reason}); {remedy}"
+        ) from error
     return function
 
 

@@ -6,9 +6,12 @@ import contextlib
 import json
 import logging
 import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal
 
+import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -16,15 +19,20 @@ from agent.redaction import NAMES, redact_names, redact_text
 
 LogFormat = Literal["auto", "console", "json"]
 
-NESTED = (dict, list, tuple, set, frozenset)
+LEVELS = {"exception": "error", "warn": "warning"}
+"""Names of methods that are not names of levels."""
+
+NESTED = (dict, list, tuple, set, frozenset, bytes)
 ENCODER = json.JSONEncoder(default=repr, skipkeys=True)
+"""For what orjson refuses: lone surrogates of names of files, integers beyond 64 bits."""
 
 
 def redact_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """structlog processor: no field that is secret by name leaves through a log line."""
+    """structlog processor: no field that is secret by name leaves through a log line. Bytes become text."""
     for name, value in event.items():
         if is_secret(name) or isinstance(value, NESTED):
-            event[name] = redact_names(value, name)
+            clean = redact_names(value, name)
+            event[name] = clean.decode("utf-8", "replace") if isinstance(clean, bytes) else clean
     return event
 
 
@@ -47,7 +55,22 @@ def redact_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
 
 def render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     """Last but one processor: one JSON object; what JSON does not know becomes its repr."""
-    return ENCODER.encode(event)
+    try:
+        return orjson.dumps(event, default=repr).decode()
+    except TypeError:
+        return ENCODER.encode(event)
+
+
+class Bound:
+    """First processor: the fields of this process, on every line, with its level and time."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = {name: value for name, value in fields.items() if value is not None}
+
+    def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        level = LEVELS.get(method, method)
+        return {"timestamp": now, "level": level, "event": event.pop("event", ""), **self._fields, **event}
 
 
 class Lines:
@@ -72,14 +95,7 @@ def configure(level: str = "info", log_format: LogFormat = "auto", **fields: Any
     job. `fields` are bound to every line of this process (lane, agent, worker).
     """
     as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.UnicodeDecoder(),
-        structlog.processors.format_exc_info,
-        redact_fields,
-    ]
+    shared: list[Processor] = [Bound(fields), structlog.processors.format_exc_info, redact_fields]
     renderer: Processor = render_json if as_json else structlog.dev.ConsoleRenderer()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -99,5 +115,3 @@ def configure(level: str = "info", log_format: LogFormat = "auto", **fields: Any
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(**{name: value for name, value in fields.items() if value is not None})

@@ -11,19 +11,24 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from dotenv import dotenv_values
 from platformdirs import user_data_path
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agent.errors import ConfigError
-from agent.lanes import HEARTBEAT_LANE, LANES
+from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
 
 PREFIX = "PHAZE_"
 ENV_FILE = ".env"
+
+LANE_SLOTS = 2
+"""Slots of a lane for which no field says more: one that another package adds."""
+
+T = TypeVar("T", bound=BaseSettings)
 
 
 def _unset_if_empty(value: Any) -> Any:
@@ -33,6 +38,21 @@ def _unset_if_empty(value: Any) -> Any:
 MaybeStr = Annotated[str | None, BeforeValidator(_unset_if_empty)]
 
 
+def with_every_lanes_knob(settings: type[T]) -> type[T]:
+    """The class with a field `lane_<lane>_concurrency` for each lane of the table that has none yet."""
+    missing = [lane for lane in LANES if f"lane_{lane}_concurrency" not in settings.model_fields]
+    knobs: dict[str, Any] = {
+        f"lane_{lane}_concurrency": (int, Field(LANE_SLOTS, ge=1, le=1000, description=_slots_of(lane)))
+        for lane in missing
+    }
+    return create_model(settings.__name__, __base__=settings, __module__=__name__, **knobs) if knobs else settings
+
+
+def _slots_of(lane: str) -> str:
+    return f"Slots of the {lane} lane{' (CPU: one core each)' if lane in CPU_LANES else ''}."
+
+
+@with_every_lanes_knob
 class Settings(BaseSettings):
     """All settings. `load_settings()` is how to get them: it turns errors into one line each."""
 
@@ -77,6 +97,31 @@ class Settings(BaseSettings):
         description="Where the catalogue, the embedded server's files, tokens and logs live.",
     )
 
+    metrics_host: str = Field("127.0.0.1", description="The address on which a worker shows its metrics.")
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="The port of a worker's /metrics for Prometheus; unset: none."
+    )
+    s3_bucket: MaybeStr = Field(None, description="The bucket that s3_upload fills; unset: no uploads. For the hub.")
+    s3_endpoint: str = Field("", description="The object store's URL (http:// or https://); unset: AWS.")
+    s3_region: str = Field("us-east-1", description="The bucket's region; stores that have none take any.")
+    s3_access_key_id: SecretStr | None = Field(None, description="With it the hub signs what agents send to the store.")
+    s3_secret_access_key: SecretStr | None = Field(None, description="Its secret; it never leaves the hub.")
+    s3_session_token: SecretStr | None = Field(None, description="Of temporary credentials.")
+    s3_prefix: str = Field("", description="Put before every object's key, such as `archive/`.")
+    s3_addressing: Literal["auto", "path", "virtual"] = Field(
+        "auto", description="Whether the bucket stands in the URL's path or in its host name."
+    )
+    s3_checksum: Literal["sha256", "md5"] = Field(
+        "sha256", description="Which hash goes with every part; md5 is for stores that refuse x-amz-checksum-sha256."
+    )
+    s3_url_lifetime: int = Field(900, ge=10, le=604_800, description="Seconds for which a signed request can be begun.")
+
+    push_to: MaybeStr = Field(None, description="Where `phaze offload` pushes: ssh://USER@HOST[:PORT]/FOLDER.")
+    push_host_keys: Path | None = Field(
+        None, description="File with that host's public keys (as in known_hosts); no other is accepted."
+    )
+    push_key: SecretStr | None = Field(None, description="The private key (OpenSSH) with which the agent pushes.")
+
     shutdown_grace: float = Field(
         10.0,
         ge=0,
@@ -90,6 +135,10 @@ class Settings(BaseSettings):
     fingerprint_engine: MaybeStr = Field(
         None,
         description="Address of another fingerprint engine (pipelines/music/sidecar.py) that gets every file as well.",
+    )
+    move_roots: MaybeStr = Field(
+        None,
+        description="Folders, parted by colons, outside of which this agent moves and tags nothing; unset: the job's.",
     )
     ffmpeg: MaybeStr = Field(
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
@@ -146,6 +195,27 @@ class Settings(BaseSettings):
         if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
             raise ValueError("must be visible ASCII characters without spaces, as an HTTP header carries them")
         return value
+
+    @field_validator("push_key")
+    @classmethod
+    def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith("-----BEGIN "):
+            raise ValueError("must be a private key in OpenSSH's or PEM format; PHAZE_PUSH_KEY_FILE names its file")
+        return value
+
+    @field_validator("s3_prefix")
+    @classmethod
+    def _plain_prefix(cls, value: str) -> str:
+        if value.startswith("/") or {".", ".."} & set(value.split("/")):
+            raise ValueError("must not begin with a slash, nor hold . or .. as a folder")
+        return value
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _endpoint(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
+        return value.rstrip("/")
 
     @field_validator("fingerprint_engine")
     @classmethod

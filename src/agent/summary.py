@@ -12,7 +12,7 @@ from agent.display import duration_text, plural
 from agent.hub.catalogue import Catalogue
 from agent.hub.tracks import Track
 from agent.hub.work import ScanResult, TaskWork
-from agent.lanes import lane_for_task
+from agent.lanes import AGENT_TASKS, lane_for_task
 from agent.settings import Settings
 from agent.tracks import print_table, problem_text
 from pipelines.payload import display_path, encode_path
@@ -105,7 +105,7 @@ class Summary:
             "scan_problems": [{"path": path, "reason": reason} for path, reason in self.scan_problems],
             "audio_seconds": round(self.audio_seconds, 1),
             "elapsed": round(self.elapsed, 1),
-            "work": [{"lane": lane_for_task(row.service), **asdict(row)} for row in self.work],
+            "work": [{"lane": _lane(row.service), **asdict(row)} for row in self.work],
         }
 
     def print(self, most: int, cores: int) -> None:
@@ -130,7 +130,7 @@ class Summary:
         for row in self.work:
             slowest = f", slowest {row.slowest:.1f} s {Path(row.slowest_path).name}" if row.slowest_path else ""
             lines.append(
-                f"  {lane_for_task(row.service):<12} {row.service:<22} {plural(row.jobs, 'job'):>10} in "
+                f"  {_lane(row.service):<12} {row.service:<22} {plural(row.jobs, 'job'):>10} in "
                 f"{duration_text(row.wall)} ({row.busy:.1f} s of work{slowest})"
             )
         if said := [plural(count, PASSED_OVER[name]) for name, count in self.passed_over.items() if count]:
@@ -155,6 +155,11 @@ class Summary:
         if not analysed or self.elapsed < 1 or self.audio_seconds < self.elapsed or analysed[0].jobs < len(self.tracks):
             return ""
         return f" ({self.audio_seconds / self.elapsed:.0f}x real time)"
+
+
+def _lane(service: str) -> str:
+    """The lane of a task; `elsewhere` for one whose package is not installed here."""
+    return lane_for_task(service) if service in AGENT_TASKS else "elsewhere"
 
 
 def _outcomes(track: Track) -> set[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent.cancelling import end
+from agent.errors import ConfigError
 from pipelines import lifeline
 
 FIRST_BACKOFF = 1.0
@@ -42,6 +43,8 @@ class Supervised:
         """Deaths in a row, each within `STABLE_AFTER` of its start."""
         self.gave_up = False
         """Whether its last end was its own: an exit, not a signal from somebody."""
+        self.misconfigured = False
+        """Whether its first start ended with the exit code of bad configuration: the next ones will, too."""
         self._argv = list(argv)
         self._cwd = cwd
         self._say = say
@@ -107,6 +110,7 @@ class Supervised:
                 async with asyncio.timeout(LOG_LOOK):
                     code = await process.wait()
                     self.gave_up = code >= 0
+                    self.misconfigured |= code == ConfigError.exit_code and self.restarts == 0
                     return describe_exit(code)
             self._trim_log()
 

@@ -19,7 +19,7 @@ import psutil
 
 from agent.display import plural
 from agent.embedded import Fleet
-from agent.errors import StartError, UserError, WrongUse
+from agent.errors import ConfigError, StartError, UserError, WrongUse
 from agent.progress import JsonView, PlainView, TerminalView, View
 from agent.settings import Settings, load_settings, unknown_variables
 from agent.throttle import OncePer
@@ -193,6 +193,8 @@ class Run:
         answered = time.monotonic()
         complain = OncePer(60.0)
         while not self._stop.is_set():
+            if (program := self._fleet.misconfigured()) is not None:
+                raise ConfigError(f"{program.name}: {program.log_tail(1).removeprefix('phaze: ')} (log: {program.log})")
             if self.once and (program := self._fleet.hopeless()) is not None:
                 raise UserError(f"{program.name} dies at every start: {program.log_tail(1)} (log: {program.log})")
             try:

@@ -14,14 +14,14 @@ import click
 import structlog
 from redis.exceptions import RedisError
 
-from agent import logs
+from agent import logs, metrics
 from agent.cancelling import end
 from agent.children import Children
+from agent.desk import Desk
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
-from agent.hub_client import HubClient
-from agent.lanes import CPU_LANES, load_task, payload_model, queue_name, tasks_of
-from agent.phoenix.boot import check_server, take_over_queue
+from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
+from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.execution import Execution
 from agent.phoenix.queue import LaneQueue
@@ -29,11 +29,8 @@ from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
 from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
-from pipelines.context import policy_of
 
 if TYPE_CHECKING:
-    from saq.job import Job
-
     from agent.lanes import Task
     from agent.phoenix.endings import Result
 
@@ -41,9 +38,6 @@ log = structlog.get_logger()
 
 THREAD_PINS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 """One slot is one core: child processes inherit these before any numeric library loads."""
-
-TIMEOUT_MARGIN = 15.0
-"""Seconds on top of a task's own time, for its child process to be killed and the failure to be told apart."""
 
 
 class AgentWorker:
@@ -62,7 +56,7 @@ class AgentWorker:
         self.settings = settings
         self.lane = settings.agent_lane
         self.concurrency = settings.concurrency(self.lane)
-        self.functions = {name: load_task(target) for name, target in tasks_of(self.lane).items()}
+        self.functions = {name: load_checked(name) for name in tasks_of(self.lane)}
         self.redis = connect(address)
         self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane))
         self.children = Children(self.concurrency, memory_mb=settings.child_memory_mb, max_jobs=settings.child_max_jobs)
@@ -72,7 +66,7 @@ class AgentWorker:
         self.relay = Relay(
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
-        self.hub = HubClient(settings.hub_url, settings.agent_id, token)
+        self.desk = Desk(settings, token)
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
         self._worker = LaneWorker(
             self.queue,
@@ -81,9 +75,7 @@ class AgentWorker:
             lane=self.lane or "all",
             grace=settings.shutdown_grace,
             outbox=True,
-            timeout_of=self._timeout,
-            has_outside_effects=self._has_outside_effects,
-            on_settled=self.relay.wake,
+            timeout_of=lambda job: 0.0,  # the task's policy says so, whatever a producer left in the job
             breakers=self.breakers,
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,
@@ -107,8 +99,7 @@ class AgentWorker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
-        await check_server(self.redis)
-        await take_over_queue(self.queue)
+        await wait_for_server(self.queue)
         self.announce()
         background = [asyncio.create_task(self.relay.run(), name="relay")]
         if self.heartbeat is not None:
@@ -120,7 +111,7 @@ class AgentWorker:
             await self.children.close()
             await self.relay.drain(timeout=5.0)
             await self.relay.close()
-            await self.hub.close()
+            await self.desk.close()
             if self.heartbeat is not None:
                 await self.heartbeat.close()
             with contextlib.suppress(RedisError, OSError):
@@ -136,24 +127,11 @@ class AgentWorker:
                 children=self.children,
                 breakers=self.breakers,
                 worker=self.name,
-                on_report=self.relay.wake,
-                hub=self.hub,
+                desk=self.desk,
             )
             return await execution.run(arguments)
 
         return run
-
-    def _timeout(self, job: Job) -> float:
-        """Seconds by the task's policy and a margin in which its child process is killed; whatever the job says."""
-        function = self.functions[job.function]
-        try:
-            payload = payload_model(function).model_validate(job.kwargs or {})
-        except ValueError:
-            return TIMEOUT_MARGIN  # the run itself refuses the arguments
-        return policy_of(function).timeout(payload) + TIMEOUT_MARGIN
-
-    def _has_outside_effects(self, job: Job) -> bool:
-        return policy_of(self.functions[job.function]).outside_effects
 
 
 def pin_threads(lane: str | None) -> None:
@@ -172,6 +150,10 @@ def worker() -> None:
     for name, near in unknown_variables():
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)
     pin_threads(settings.agent_lane)
-    if settings.ffmpeg is not None:
-        os.environ[variable("ffmpeg")] = settings.ffmpeg
+    if settings.metrics_port is not None:
+        metrics.serve(settings.metrics_host, settings.metrics_port)
+    os.environ[variable("data_dir")] = str(settings.data_dir)
+    for name in ("ffmpeg", "move_roots"):
+        if (value := getattr(settings, name)) is not None:
+            os.environ[variable(name)] = value
     asyncio.run(AgentWorker(settings).run())

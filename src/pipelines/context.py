@@ -6,11 +6,13 @@ The engine implements `TaskContext`; a test or a script can do so in a few lines
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from pydantic import BaseModel
+
+from pipelines.errors import NotGranted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +38,13 @@ class TaskContext(Protocol):
 
     async def report(self, part: BaseModel) -> None:
         """Hand over one part of a result too large for one piece, in order, through the same door as the result."""
+
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What only the surroundings have, each `subject` with its own JSON: signed requests (`s3`), a key (`ssh-key`),
+        where the library's tracks occur in a fingerprint (`prints`).
+
+        Raises `NotAnswered` (ask again later) and `NotGranted`. Answers may be secrets: never log or return them.
+        """
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a picklable function in a child process that a time-out, a cancel or a crash ends alone.
@@ -75,10 +84,18 @@ def policy_of(function: Callable[..., Any]) -> Policy:
 
 
 class InlineContext:
-    """Runs a task without any queue: `await process_file(InlineContext(), payload)`. Parts collect in `parts`."""
+    """Runs a task without any queue: `await process_file(InlineContext(), payload)`. Parts collect in `parts`.
 
-    def __init__(self, record_id: str = "inline") -> None:
+    `answers`: subject -> the function that answers `ask`.
+    """
+
+    def __init__(
+        self,
+        record_id: str = "inline",
+        answers: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] | None = None,
+    ) -> None:
         self.record_id = record_id
+        self._answers = answers or {}
         self.token = "0"  # noqa: S105 - a fencing token orders runs; it is no password
         self.parts: list[BaseModel] = []
 
@@ -90,6 +107,11 @@ class InlineContext:
 
     async def report(self, part: BaseModel) -> None:
         self.parts.append(part)
+
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        if subject not in self._answers:
+            raise NotGranted(f"nobody here answers {subject}; give InlineContext an answer to it")
+        return self._answers[subject](question)
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run in a thread: no isolation, the same signature."""

@@ -27,6 +27,7 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
     imported = {line.rsplit("|", 1)[-1].strip() for line in said.stderr.splitlines() if "|" in line}
     assert "click" in imported
     assert not imported & {"saq", "redis", "pydantic", "sqlalchemy", "rich", "httpx", "starlette", "asyncio", "numpy"}
+    assert not imported & {"agent.lanes", "agent.plugins", "importlib.metadata"}, "it reads no package's entry points"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -19,7 +19,6 @@ def _restore_logging() -> object:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
 
 
 def logged(capsys: pytest.CaptureFixture[str], **fields: object) -> dict[str, object]:

@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 from saq.queue.redis import RedisQueue
 
+from agent.cancelling import end
 from agent.hub import reconciler as module
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
@@ -79,8 +80,7 @@ async def test_a_server_that_lost_its_data_gets_everything_again(
     async with asyncio.timeout(20):
         while await jobs(redis) != before:
             await asyncio.sleep(0.05)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    assert await end([task])
     assert len(before) == 1800
 
 
@@ -138,8 +138,7 @@ async def test_new_content_is_queued_as_soon_as_the_key_is_free(
 async def running(reconciler: Reconciler) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(reconciler.run())
     yield task
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    assert await end([task])
 
 
 async def test_the_loop_outlives_its_queue_server(catalogue: Catalogue, tmp_path: Path) -> None:

@@ -62,6 +62,46 @@ def test_a_second_delivery_changes_nothing(catalogue: Catalogue) -> None:
     assert catalogue.tracks()[0].bpm == 120
 
 
+def foreign(record_id: str, **fields: Any) -> Entry:
+    """A result of another package's task, of which the hub knows nothing."""
+    given = {
+        "service": "count_words",
+        "record_id": record_id,
+        "version": "1",
+        "token": 1,
+        "outcome": "done",
+        "result": {},
+    }
+    return Entry.model_validate({**given, **fields})
+
+
+def test_a_number_as_another_packages_record_id_names_no_file(catalogue: Catalogue) -> None:
+    catalogue.register_agent("other", "another-token")
+    scan(catalogue, "/m", [seen("/m/a")])
+    assert catalogue.record("other", [result(ANALYSIS, 1, "/m/a", bpm=120)]) != [None], "the file is not theirs"
+    assert catalogue.record("other", [foreign("1", result={"words": 3})]) == [None]
+    assert catalogue.record(AGENT, [foreign("1", token=2)]) != [None], "the record is theirs now"
+    (row,) = catalogue.results("count_words")
+    assert (row["record_id"], row["agent_id"], row["result"]) == ("1", "other", {"words": 3})
+    assert catalogue.paths({("count_words", "1"), (ANALYSIS, "1")}) == {(ANALYSIS, "1"): "/m/a"}
+    assert {work.service: work.slowest_path for work in catalogue.work_since(0.0)}["count_words"] is None
+
+
+def test_results_of_other_tasks_are_counted_by_task_and_read_by_record(catalogue: Catalogue) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    catalogue.record(AGENT, [result(ANALYSIS, 1, "/m/a", bpm=120)])
+    assert catalogue.progress().others == {}
+    entries = [foreign(f"{number:02}") for number in range(12)] + [foreign("x/\u00e9:1", service="rank_words")]
+    assert catalogue.record(AGENT, entries) == [None] * 13
+    assert catalogue.record(AGENT, [foreign("05", version="2", outcome="rejected", reason="no-words")]) == [None]
+    assert catalogue.progress().others == {"count_words": 13, "rank_words": 1}
+    assert [row["record_id"] for row in catalogue.results("count_words", limit=3, offset=4)] == ["04", "05", "05"]
+    assert [row["outcome"] for row in catalogue.results("count_words", "05")] == ["done", "rejected"]
+    assert len(catalogue.results("rank_words", "x/\u00e9:1")) == 1
+    assert catalogue.results("nobody") == []
+    assert len(catalogue.results(ANALYSIS)) == 1
+
+
 HOSTILE = [
     {"token": -1},
     {"token": 2**63},

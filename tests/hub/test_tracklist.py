@@ -8,18 +8,19 @@ import os
 import sys
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 from click.testing import CliRunner
 from redis.asyncio import Redis
 
+from agent.desk import Desk
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import FINGERPRINT, METADATA
-from agent.hub_client import HubAnswerError, HubClient
+from agent.hub.index import IndexProcess, IndexUnavailable
 from agent.producer import Producer
 from agent.settings import load_settings
 from agent.tracklist import tracklist, write
+from pipelines.errors import NotAnswered, NotGranted
 from pipelines.music.fingerprint import fingerprint
 from pipelines.music.live_set import LiveSetPayload, Tracklist
 from pipelines.music.samples import Sample
@@ -93,19 +94,27 @@ async def test_a_meta_worker_asks_the_hub_and_stays_small(
             await worker.wait()
 
 
-async def test_an_outage_and_a_wrong_address_are_told_apart(hub_url: str) -> None:
-    away = HubClient("http://127.0.0.1:9", AGENT, TOKEN)
-    with pytest.raises(httpx.ConnectError):
-        await away.hear("")
-    stranger = HubClient(hub_url, AGENT, "wrong")
-    with pytest.raises(httpx.HTTPStatusError, match="403"):
-        await stranger.hear("")
-    client = HubClient(hub_url, AGENT, TOKEN)
-    assert (await client.hear("")).heard == []
-    client._agent = f"{AGENT}/../../../health?"  # answers 200 to what is no question
-    with pytest.raises((HubAnswerError, httpx.HTTPStatusError)):
-        await client.hear("")
-    for each in (away, stranger, client):
+def desk(hub_url: str, agent_id: str = AGENT, token: str = TOKEN) -> Desk:
+    return Desk(load_settings(hub_url=hub_url, agent_id=agent_id), token)
+
+
+async def test_an_outage_and_a_refusal_are_told_apart(hub_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    away, stranger, mine = desk("http://127.0.0.1:9"), desk(hub_url, token="wrong"), desk(hub_url)
+    with pytest.raises(NotAnswered, match="PHAZE_HUB_URL"):
+        await away.ask("1", "prints", {"raw": ""})
+    with pytest.raises(NotGranted, match="PHAZE_AGENT_TOKEN"):
+        await stranger.ask("1", "prints", {"raw": ""})
+    assert (await mine.ask("1", "prints", {"raw": ""}))["heard"] == []
+    with pytest.raises(NotGranted, match="raw must be a fingerprint"):
+        await mine.ask("1", "prints", {"raw": 7})
+
+    async def busy(_index: IndexProcess, _raw: str) -> dict[str, object]:
+        raise IndexUnavailable("the index is being built")
+
+    monkeypatch.setattr(IndexProcess, "find", busy)
+    with pytest.raises(NotAnswered, match="503: the index is being built"):
+        await mine.ask("1", "prints", {"raw": ""})
+    for each in (away, stranger, mine):
         await each.close()
 
 

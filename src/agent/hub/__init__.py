@@ -3,6 +3,7 @@
 database.py    one SQLite file: pragmas, transactions, what can go wrong
 schema.py      the tables, and the steps from one schema version to the next
 file_tasks.py  which tasks every file is owed, under which profile
+batches.py     approved batches: asked for, done, undone; the files follow
 recording.py   results and scan reports come in, once
 derived.py     what follows from files and results: the tracks and what is owed
 tracks.py      reading the tracks: filters, order, duplicate groups

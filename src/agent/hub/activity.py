@@ -93,8 +93,9 @@ class Activity:
         """The JSON of GET /api/status: of one agent only, or of all.
 
         `lanes`: lane -> queued, active, scheduled (jobs on its queues), owed, total and one count per outcome (present
-        files). `idle`: nothing is owed and no scan is open. `settled_or_retrying`: the same, save for jobs that failed
-        three times and wait. `queue`: `ok`, or `unreachable`, and then queue counts are 0.
+        files). `others`: task that no file is owed -> results. `idle`: nothing is owed and no scan is open.
+        `settled_or_retrying`: the same, save for jobs that failed three times and wait. `queue`: `ok`, or
+        `unreachable`, and then queue counts are 0.
 
         Raises UnknownAgent and CatalogueUnavailable.
         """
@@ -140,6 +141,7 @@ class Activity:
             "lanes": {lane: _lane_counts(lane, lanes, progress) for lane in LANES},
             "active": [_job(lane, job, paths) for lane, job in shown],
             "retrying": [{**_job(lane, job, paths), "error": _error_line(job.error)} for lane, job in retrying],
+            "others": progress.others,
             "owed": owed,
             "idle": owed == 0,
             "settled_or_retrying": owed == 0 or (reachable and await self._only_late_ones(agent_id, lanes, owed)),
@@ -156,7 +158,7 @@ class Activity:
             pipe.zcount(keys.active_key(name), "-inf", "(inf")
             pipe.zcount(incomplete, 1, "+inf")
             pipe.zcount(incomplete, keys.FAR_FUTURE, "+inf")
-            pipe.zrange(keys.active_key(name), 0, SHOWN_ACTIVE - 1)
+            pipe.zrangebyscore(keys.active_key(name), "-inf", "(inf", start=0, num=SHOWN_ACTIVE)  # not its guard
             found.queued, found.active, found.scheduled, found.parked, active = await pipe.execute()
         waiting: list[bytes] = []
         if found.scheduled:

@@ -1,4 +1,4 @@
-"""What agents say to the hub: results, heartbeats, requests for scans. Each with the agent's own bearer token."""
+"""What agents say to the hub: results, heartbeats, and what they ask it for. Each with the agent's token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from agent.hub.limits import read_body
 from agent.hub.problems import first_problem
 from agent.hub.scans import ScanRefused
 from agent.hub.services import Services
+from agent.hub.signing import SigningRefused
 from agent.phoenix.outbox import Entry
+from pipelines.files.s3_signer import Wanted
 from pipelines.music.prints import decode_items
 
 MAX_BEAT = 16 * 2**10
@@ -33,8 +35,8 @@ async def results(request: Request) -> JSONResponse:
     503: the catalogue cannot write now. Nothing was recorded; send the same again.
     """
     agent_id = request.path_params["agent_id"]
-    services = await _admit(request, agent_id)
-    body = await _json(request)
+    services = await admit(request, agent_id)
+    body = await json_body(request)
     documents = body.get("entries")
     if not isinstance(documents, list) or len(documents) > MAX_ENTRIES:
         raise HTTPException(400, f'the body must be {{"entries": [...]}} with {MAX_ENTRIES} entries at most')
@@ -56,18 +58,18 @@ async def results(request: Request) -> JSONResponse:
 async def heartbeat(request: Request) -> JSONResponse:
     """POST any JSON object of 16 KB at most -> {"status": "ok"}; the last one is kept."""
     agent_id = request.path_params["agent_id"]
-    services = await _admit(request, agent_id)
-    await asyncio.to_thread(services.catalogue.beat, agent_id, await _json(request, MAX_BEAT))
+    services = await admit(request, agent_id)
+    await asyncio.to_thread(services.catalogue.beat, agent_id, await json_body(request, MAX_BEAT))
     return JSONResponse({"status": "ok"})
 
 
 async def scans(request: Request) -> JSONResponse:
     """POST {"agent_id", "roots": [percent-encoded absolute path, ...]} -> {"scans": [id, ...]}, one for each root."""
-    body = await _json(request, 2**20)
+    body = await json_body(request, 2**20)
     agent_id, roots = body.get("agent_id"), body.get("roots")
     if not isinstance(agent_id, str):
         raise HTTPException(400, "agent_id must name the agent that scans")
-    services = await _admit(request, agent_id)
+    services = await admit(request, agent_id)
     if (
         not isinstance(roots, list)
         or not all(isinstance(root, str) for root in roots)
@@ -89,8 +91,8 @@ async def prints(request: Request) -> JSONResponse:
 
     503: the index cannot answer now; ask again later.
     """
-    services = await _admit(request, request.path_params["agent_id"])
-    raw = (await _json(request)).get("raw")
+    services = await admit(request, request.path_params["agent_id"])
+    raw = (await json_body(request)).get("raw")
     try:
         if not isinstance(raw, str):
             raise ValueError
@@ -105,7 +107,28 @@ async def prints(request: Request) -> JSONResponse:
     return JSONResponse({"heard": heard, "indexed": answer["indexed"], "waiting": answer["waiting"]})
 
 
-async def _admit(request: Request, agent_id: str) -> Services:
+async def signatures(request: Request) -> JSONResponse:
+    """POST {"record_id", "wanted": Wanted} -> Granted: one signed request for the object of that file.
+
+    409: no object store is set. 404: not a file of that agent.
+    """
+    agent_id = request.path_params["agent_id"]
+    services = await admit(request, agent_id)
+    body = await json_body(request, MAX_BEAT)
+    if services.signing is None:
+        raise HTTPException(409, "no object store is set; give the hub PHAZE_S3_BUCKET and its credentials")
+    try:
+        wanted = Wanted.model_validate(body.get("wanted"))
+    except ValidationError as error:
+        raise HTTPException(400, f"wanted: {first_problem(error)}") from None
+    try:
+        granted = await services.signing.grant(services.catalogue, agent_id, str(body.get("record_id")), wanted)
+    except SigningRefused as refusal:
+        raise HTTPException(404, str(refusal)) from None
+    return JSONResponse(granted.model_dump(), headers={"cache-control": "no-store"})
+
+
+async def admit(request: Request, agent_id: str) -> Services:
     """The hub's parts, for an agent that shows its own token. Raises HTTPException 401 or 403."""
     services: Services = request.app.state.services
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -118,7 +141,8 @@ async def _admit(request: Request, agent_id: str) -> Services:
     return services
 
 
-async def _json(request: Request, *limit: int) -> dict[str, Any]:
+async def json_body(request: Request, *limit: int) -> dict[str, Any]:
+    """The JSON object in the body. Raises HTTPException."""
     body = await read_body(request, *limit)
     try:
         found = await asyncio.to_thread(json.loads, body)
@@ -133,5 +157,6 @@ routes = [
     Route("/api/agents/{agent_id}/results", results, methods=["POST"]),
     Route("/api/agents/{agent_id}/heartbeat", heartbeat, methods=["POST"]),
     Route("/api/agents/{agent_id}/prints", prints, methods=["POST"]),
+    Route("/api/agents/{agent_id}/signatures", signatures, methods=["POST"]),
     Route("/api/scans", scans, methods=["POST"]),
 ]

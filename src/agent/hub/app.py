@@ -16,17 +16,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from agent.hub import agent_api, duplicate_pages, pages
+from agent.cancelling import end
+from agent.hub import agent_api, batch_api, duplicate_pages, pages, queues
 from agent.hub.activity import Activity
 from agent.hub.catalogue import PRINTS_FOLDER, Catalogue, CatalogueUnavailable
 from agent.hub.index import IndexProcess
 from agent.hub.limits import KnownHosts, SecurityHeaders
 from agent.hub.reconciler import Reconciler
 from agent.hub.services import Services
+from agent.hub.signing import Signing
 from agent.producer import Producer
 from agent.settings import Settings
 
 log = structlog.get_logger()
+
+LOOPS_END = 5.0
+"""Seconds for the loops to end at shutdown; what they leave undone, the next hub does."""
 
 
 def create_app(
@@ -34,7 +39,7 @@ def create_app(
 ) -> ASGIApp:
     """The app around an open catalogue. Without a queue server it records and shows, and enqueues nothing.
 
-    Whoever calls closes catalogue, redis and producer after the app has shut down.
+    Whoever calls closes catalogue, redis and producer after the app has shut down. Raises ConfigError (PHAZE_S3_*).
     """
     index = IndexProcess(catalogue.path, catalogue.path.with_name(PRINTS_FOLDER), catalogue.duplicates)
     reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
@@ -47,12 +52,10 @@ def create_app(
         try:
             yield
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await end(loops, within=LOOPS_END)
 
     app = Starlette(
-        routes=[*agent_api.routes, *duplicate_pages.routes, *pages.routes],
+        routes=[*agent_api.routes, *batch_api.routes, *queues.routes, *duplicate_pages.routes, *pages.routes],
         middleware=[Middleware(KnownHosts, names=known_names(settings))],
         exception_handlers={
             HTTPException: _refuse,
@@ -61,7 +64,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, index)
+    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis, index, Signing.of(settings))
     # Outside of Starlette, whose own middleware answers 500 from around all that it is given.
     return SecurityHeaders(app)
 

@@ -18,7 +18,21 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import copies, debts, derived, progress, recording, scans, schema, tracks, work
+from agent.hub import (
+    batches,
+    copies,
+    debts,
+    derived,
+    others,
+    progress,
+    recording,
+    scans,
+    schema,
+    tracks,
+    transfers,
+    work,
+)
+from agent.hub.batches import Batch
 from agent.hub.copies import Group, Location, Pair
 from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
 from agent.hub.debts import Debt
@@ -28,8 +42,10 @@ from agent.hub.progress import Progress
 from agent.hub.recording import Refusal
 from agent.hub.track_row import SHAPE
 from agent.hub.tracks import Track, TrackFilter
+from agent.hub.transfers import Chosen, Transfer
 from agent.hub.work import ScanResult, TaskWork
 from agent.phoenix.outbox import Entry
+from pipelines.files.proposals import BatchPayload
 
 __all__ = ["Catalogue", "CatalogueError", "CatalogueUnavailable", "Refusal", "Track", "TrackFilter"]
 
@@ -151,6 +167,20 @@ class Catalogue:
         with self._database.write() as connection:
             return [scans.request(connection, agent_id, root) for root in roots]
 
+    def request_batch(
+        self, agent_id: str, document: dict[str, Any], *, undoes: str | None = None, dry_run: bool = False
+    ) -> tuple[str | None, BatchPayload]:
+        """Ask for a batch (see `batches.filled`), or for what undoes one; its id, None for a dry run, and all of it.
+
+        Raises BatchRefused.
+        """
+        with self._database.read() if dry_run else self._database.write() as connection:
+            if undoes is None:
+                payload = batches.filled(connection, agent_id, document)
+            else:
+                payload = batches.inverse(connection, agent_id, undoes)
+            return None if dry_run else batches.request(connection, agent_id, payload, undoes), payload
+
     # What is owed (for the reconciler).
 
     def owed_kinds(self) -> list[tuple[str, str]]:
@@ -236,6 +266,16 @@ class Catalogue:
         """Bring the duplicate groups up to date (see `DuplicateGroups.compare`)."""
         self.duplicates.compare(at_once=at_once)
 
+    def batch(self, batch_id: str) -> Batch | None:
+        """One approved batch; None if there is none."""
+        with self._database.read() as connection:
+            return batches.read(connection, batch_id)
+
+    def batches(self, limit: int) -> list[Batch]:
+        """The last batches, the newest first."""
+        with self._database.read() as connection:
+            return batches.newest(connection, limit)
+
     def progress(self, agent_id: str | None = None) -> Progress:
         """How far one agent is, or everything."""
         with self._database.read() as connection:
@@ -251,10 +291,35 @@ class Catalogue:
         with self._database.read() as connection:
             return work.scans_since(connection, moment)
 
+    def results(
+        self, service: str, record_id: str | None = None, *, limit: int = 1000, offset: int = 0
+    ) -> list[dict[str, Any]]:
+        """See `others.results_of`."""
+        with self._database.read() as connection:
+            return others.results_of(connection, service, record_id, limit=limit, offset=offset)
+
     def owed_keys(self, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
         """See `debts.keys`."""
         with self._database.read() as connection:
             return debts.keys(connection, limit, agent_id)
+
+    def choose_files(self, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
+        """See `transfers.choose`."""
+        with self._database.read() as connection:
+            return transfers.choose(connection, agent_id, wanted, paths)
+
+    def transfers(self, limit: int) -> list[Transfer]:
+        """See `transfers.recorded`."""
+        with self._database.read() as connection:
+            return transfers.recorded(connection, limit)
+
+    def path_of_file(self, agent_id: str, record_id: str) -> str | None:
+        """The percent-encoded path of a file of that agent, by its id; None if it has none such."""
+        file_id = derived.file_id_of(record_id)
+        mine = (schema.files.c.id == (-1 if file_id is None else file_id), schema.files.c.agent_id == agent_id)
+        with self._database.read() as connection:
+            path: str | None = connection.scalar(sa.select(schema.files.c.path).where(*mine))
+        return path
 
     def paths(self, jobs: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """(service, record id) -> the file or root it is about, for people; those without one are left out."""

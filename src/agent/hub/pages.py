@@ -168,6 +168,22 @@ def _find(services: Services, chosen: TrackFilter, sort: str, limit: int, offset
     return services.catalogue.count_tracks(chosen), found
 
 
+async def results(request: Request) -> JSONResponse:
+    """GET /api/results?task=NAME&record_id=ID&limit=&offset= -> {"results"}: what is recorded of any task.
+
+    `task` must be given; without `record_id` all of its records, in the order of their ids.
+    """
+    services: Services = request.app.state.services
+    given = request.query_params
+    if not (task := given.get("task")):
+        raise HTTPException(400, "name a task: /api/results?task=NAME")
+    limit, offset = _whole(given.get("limit", str(PER_PAGE)), 1, MAX_ROWS), _whole(given.get("offset", "0"), 0, 2**31)
+    found = await asyncio.to_thread(
+        services.catalogue.results, task, given.get("record_id"), limit=limit, offset=offset
+    )
+    return JSONResponse({"results": found})
+
+
 async def status(request: Request) -> JSONResponse:
     """GET /api/status: see `Activity.status`; with ?agent=ID of that agent only."""
     services: Services = request.app.state.services
@@ -196,6 +212,7 @@ def _whole(text: str, low: int, high: int) -> int:
 routes = [
     Route("/", index),
     Route("/api/tracks", tracks),
+    Route("/api/results", results),
     Route("/api/status", status),
     Route("/health", health),
     Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from agent.hub import debts
+from agent.hub import debts, others
 from agent.hub.derived import file_id_of, values_of
-from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA, SCAN
+from agent.hub.file_tasks import ABOUT_FILES, ANALYSIS, FINGERPRINT, METADATA, SCAN
 from agent.hub.schema import files, scans, tracks
 from pipelines.payload import display_path
 
@@ -22,12 +22,16 @@ OUTCOME_OF = {
 
 @dataclass(frozen=True)
 class Progress:
-    """Counts. `settled`: service -> outcome -> present files; `owed`: service -> jobs; `scans`: state -> scans."""
+    """Counts. `settled`: service -> outcome -> present files; `owed`: service -> jobs; `scans`: state -> scans.
+
+    `others`: task that no file is owed -> results; empty where one agent was asked for.
+    """
 
     files: int = 0
     settled: dict[str, dict[str, int]] = field(default_factory=dict)
     owed: dict[str, int] = field(default_factory=dict)
     scans: dict[str, int] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
 
 
 def read(connection: sa.Connection, agent_id: str | None = None) -> Progress:
@@ -50,6 +54,7 @@ def read(connection: sa.Connection, agent_id: str | None = None) -> Progress:
         settled={service: dict(counts) for service, counts in settled.items()},
         owed=debts.counts(connection, agent_id),
         scans={row[0]: row[1] for row in connection.execute(states)},
+        others=others.counts(connection) if agent_id is None else {},
     )
 
 
@@ -60,7 +65,7 @@ def paths(connection: sa.Connection, jobs: set[tuple[str, str]]) -> dict[tuple[s
         (SCAN, row.id): display_path(row.root)
         for row in connection.execute(sa.select(scans.c.id, scans.c.root).where(scans.c.id.in_(values_of(roots))))
     }
-    ids = {job: file_id for job in jobs if job[0] != SCAN and (file_id := file_id_of(job[1])) is not None}
+    ids = {job: file_id for job in jobs if job[0] in ABOUT_FILES and (file_id := file_id_of(job[1])) is not None}
     wanted = files.c.id.in_(values_of(sorted(ids.values())))
     rows = connection.execute(sa.select(files.c.id, files.c.path).where(wanted))
     shown = {row.id: display_path(row.path) for row in rows}

@@ -23,6 +23,7 @@ from agent.phoenix.keys import queued_key
 from agent.phoenix.outbox import outbox_key
 from agent.producer import Producer
 from agent.redis_client import reply
+from agent.redis_trouble import trouble
 from agent.throttle import OncePer
 
 log = structlog.get_logger()
@@ -76,7 +77,8 @@ class Reconciler:
             except (RedisError, OSError, CatalogueUnavailable) as error:
                 failures += 1
                 if self._complain():
-                    log.warning("reconciler.waiting", error=str(error) or repr(error), failures=failures)
+                    remedy = None if isinstance(error, CatalogueUnavailable) else trouble(error).remedy
+                    log.warning("reconciler.waiting", error=str(error) or repr(error), remedy=remedy, failures=failures)
             except Exception:
                 failures += 1
                 log.exception("reconciler.failed", failures=failures)

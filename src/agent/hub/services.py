@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redis.asyncio import Redis
+
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
 from agent.hub.index import IndexProcess
 from agent.hub.reconciler import Reconciler
+from agent.hub.signing import Signing
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,11 @@ class Services:
     activity: Activity
     reconciler: Reconciler | None
     """None where the hub has no queue server: then it only shows and records."""
+    redis: Redis | None
+    """The queue server."""
     index: IndexProcess
+    signing: Signing | None = None
+    """None where no object store is set."""
 
     def poke(self) -> None:
         """Something new may be owed."""

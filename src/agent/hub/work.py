@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from agent.hub.file_tasks import ABOUT_FILES
 from agent.hub.scans import OPEN, report_of
 from agent.hub.schema import files, results, scans
 from pipelines.music.scan import ScanReport
@@ -50,6 +51,8 @@ def since(connection: sa.Connection, moment: float) -> list[TaskWork]:
 
 
 def _slowest_path(connection: sa.Connection, service: str, moment: float) -> str | None:
+    if service not in ABOUT_FILES:
+        return None
     path = connection.scalar(
         sa.select(files.c.path)
         .join(results, sa.cast(files.c.id, sa.Text) == results.c.record_id)

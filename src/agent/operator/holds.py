@@ -115,9 +115,10 @@ def resume(name: str) -> None:
     async def release() -> tuple[bool, int]:
         async with server(load_settings()) as client:
             was = bool(await reply(client.srem(keys.PAUSED, _known(name))))
-            scripts, moved = Scripts(client), 0
-            while step := int(await scripts("unpark", [keys.parked_key(f"paused:{name}")], [RELEASE])):
-                moved += step
+            scripts, taken, moved = Scripts(client), RELEASE, 0
+            while taken:
+                taken, queued = await scripts("unpark", [keys.parked_key(f"paused:{name}")], [RELEASE])
+                moved += queued
             return was, moved
 
     was, moved = run(release())

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from agent.errors import UserError
-from agent.redaction import redact_text
 from agent.redis_client import connect, reply
+from agent.redis_trouble import trouble
 from agent.settings import Settings
 
 T = TypeVar("T")
@@ -36,14 +36,14 @@ def address(settings: Settings) -> str:
 
 @asynccontextmanager
 async def server(settings: Settings) -> AsyncIterator[Redis]:
-    """A client on it. Raises UserError where it does not answer."""
+    """A client on it. Raises UserError where it does not answer, or not as it should."""
     client = connect(address(settings))
     try:
         async with asyncio.timeout(ANSWER):
             await reply(client.ping())
         yield client
     except (RedisError, OSError, TimeoutError) as error:
-        raise UserError(f"the queue server does not answer: {redact_text(str(error) or repr(error))}") from None
+        raise UserError(f"the queue server does not answer: {trouble(error)}") from None
     finally:
         await client.aclose()
 

@@ -5,15 +5,19 @@ What is wrong stops the start with one line that says what to change.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import uuid
+import re
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError
 
 from agent.errors import ConfigError
+from agent.phoenix.permissions import denied
 from agent.redis_client import reply
+from agent.redis_trouble import trouble
+from agent.throttle import OncePer
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -25,41 +29,75 @@ log = structlog.get_logger()
 OLDEST = (7, 0)
 """Redis 7.0, and every Valkey: flags of scripts (`allow-oom`) came with it."""
 
-WRITE = "redis.call('SET', KEYS[1], '1', 'PX', 1000) return redis.call('DEL', KEYS[1])"
+MAX_BACKOFF = 10.0
+"""Seconds between two looks for a server that is not there yet."""
+
+
+async def wait_for_server(queue: LaneQueue) -> int:
+    """Wait for the server, check it, adopt what plain SAQ left on the queue: the number of jobs put back.
+
+    One that is away, loads its data or is full of clients is waited for, with a line a minute. Raises ConfigError for
+    what only a change of its settings or of PHAZE_REDIS_URL can mend.
+    """
+    complain = OncePer(60.0)
+    failures = 0
+    while True:
+        try:
+            await check_server(queue.redis)
+            return await take_over_queue(queue)
+        except (RedisError, OSError, TimeoutError) as error:
+            found = trouble(error)
+            if found.lasting:
+                raise ConfigError(f"the server of PHAZE_REDIS_URL cannot be used: {found}") from None
+            failures += 1
+            if complain():
+                log.warning("server.waiting", error=found.said, remedy=found.remedy, failures=failures)
+        await asyncio.sleep(min(0.1 * 2 ** min(failures, 10), MAX_BACKOFF))
 
 
 async def check_server(redis: Redis) -> None:
-    """Raises ConfigError for a server that is too old, a cluster or a replica, may evict, or may not be written to."""
+    """Raises ConfigError for a server on which the promises would not hold; RedisError, OSError where none answers."""
     try:
         info: dict[str, Any] = await redis.info()
     except NoPermissionError:
-        log.warning("server.unchecked", reason="the user of PHAZE_REDIS_URL may not read INFO; grant it +info")
-        info = {}
+        log.warning("server.unchecked", reason="the user of PHAZE_REDIS_URL may not read INFO", remedy="grant it +info")
+    else:
+        _check_info(info)
+    await _check_permissions(redis)
+
+
+def _check_info(info: dict[str, Any]) -> None:
     version = str(info.get("redis_version", ""))
-    if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+    if (found := re.match(r"(\d+)\.(\d+)", version)) and tuple(map(int, found.groups())) < OLDEST:
         raise ConfigError(f"PHAZE_REDIS_URL names a Redis {version}; use Redis 7 or newer, or Valkey")
+    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):
+        raise ConfigError("PHAZE_REDIS_URL names a Sentinel; name the primary that it watches")
     if info.get("cluster_enabled"):
         raise ConfigError(
             "PHAZE_REDIS_URL names a Redis Cluster; a job's keys must be on one server: use a single primary"
         )
     if info.get("role", "master") != "master":
         raise ConfigError("PHAZE_REDIS_URL names a replica; name its primary")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and int(info.get("maxmemory", 0)):
+    policy = info.get("maxmemory_policy")
+    if policy is None:
+        log.warning("server.unchecked", reason="the server does not tell its maxmemory-policy",
+                    remedy="see that it is noeviction")  # fmt: skip
+    elif policy != "noeviction" and int(info.get("maxmemory", 0)):
         raise ConfigError(
             f"the server of PHAZE_REDIS_URL may evict jobs (maxmemory-policy {policy}); set maxmemory-policy noeviction"
         )
-    await _check_writing(redis)
 
 
-async def _check_writing(redis: Redis) -> None:
-    key = f"phoenix:boot:{uuid.uuid4().hex}"
+async def _check_permissions(redis: Redis) -> None:
     try:
-        await reply(redis.eval(WRITE, 1, key))
-    except (NoPermissionError, ReadOnlyError, ResponseError) as error:
+        missing = await denied(redis)
+    except NoPermissionError:
+        missing = ["+eval"]
+    if missing:
         raise ConfigError(
-            f"the server of PHAZE_REDIS_URL may not be written to ({error}); see README, Configuration"
-        ) from None
+            f"the user of PHAZE_REDIS_URL may not do what is needed; grant {' '.join(missing)} "
+            "(README, Configuration has the least rule)"
+        )
 
 
 async def take_over_queue(queue: LaneQueue) -> int:
@@ -84,6 +122,6 @@ async def plain_workers(queue: LaneQueue) -> list[str]:
             text = await queue.redis.get(key)
             if text and not (json.loads(text).get("metadata") or {}).get("phoenix"):
                 found.append(key.decode().rsplit(":", 1)[-1])
-    except (RedisError, ValueError):
+    except (ValueError, TypeError, AttributeError):
         log.warning("queue.unchecked", queue=queue.name)
     return found

@@ -89,6 +89,7 @@ class Endings:
             run,
             text,
             "complete",
+            result.outcome,
             number=_ttl_ms(job.ttl),
             marker=document if result.remember else "",
             marker_ms=_marker_ms(job.key, job.ttl),
@@ -104,7 +105,7 @@ class Endings:
         left = max(1, min(MARKER_IDLE, MARKER_LIFE - age))
         text = self._finished_text(run, Status.COMPLETE, json.dumps(marker.get("result")), None)
         return Ending(
-            "settle", run, text, "complete", number=_ttl_ms(job.ttl),
+            "settle", run, text, "complete", "answered", number=_ttl_ms(job.ttl),
             marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "",
         )  # fmt: skip
@@ -119,34 +120,34 @@ class Endings:
         job.worker_id = None
         deaths = f"{run.takeovers}:{run.own_deaths + 1}" if own_death else ""
         text = self._queue.serialize(job)
-        return Ending("retry", run, text, "queued", number=retry_delay(run.attempts), deaths=deaths)
+        return Ending("retry", run, text, "queued", "retried", number=retry_delay(run.attempts), deaths=deaths)
 
     def released(self, run: Run) -> Ending:
         """Back to the head of the queue, as if nothing had happened."""
-        return Ending("release", run, run.text, "queued")
+        return Ending("release", run, run.text, "queued", "released")
 
     def parked(self, run: Run, circuit: str) -> Ending:
         """Until the circuit lets it through; no attempt is used."""
-        return Ending("park", run, run.text, "queued", where=circuit)
+        return Ending("park", run, run.text, "queued", "parked", where=circuit)
 
     def aborted(self, run: Run, reason: str) -> Ending:
         """Somebody wanted it to end."""
         job = run.job
         assert job is not None
         text = self._finished_text(run, Status.ABORTED, "null", reason)
-        return Ending("settle", run, text, "aborted", number=_ttl_ms(job.ttl), deaths="-")
+        return Ending("settle", run, text, "aborted", "aborted", number=_ttl_ms(job.ttl), deaths="-")
 
     def buried(self, run: Run, error: BaseException) -> Ending:
         """A dead letter: its record is not there. The control plane is told, so that it asks no more."""
-        return self._set_aside(run, error, keys.dead_letters_key(run.service), f"not-found: {error}")
+        where = keys.dead_letters_key(run.service)
+        return self._set_aside(run, error, where, "dead-letter", f"not-found: {error}")
 
     def quarantined(self, run: Run, error: BaseException) -> Ending:
         """Set aside until somebody looks."""
-        return self._set_aside(
-            run, error, keys.quarantine_key(run.service or UNKNOWN_SERVICE), f"quarantined: {redact_text(str(error))}"
-        )
+        where = keys.quarantine_key(run.service or UNKNOWN_SERVICE)
+        return self._set_aside(run, error, where, "quarantined", f"quarantined: {redact_text(str(error))}")
 
-    def _set_aside(self, run: Run, error: BaseException, where: str, reason: str) -> Ending:
+    def _set_aside(self, run: Run, error: BaseException, where: str, outcome: str, reason: str) -> Ending:
         finished = time.time()
         said = redact_text(f"{type(error).__name__}: {error}")
         letter = {
@@ -170,7 +171,7 @@ class Endings:
         text = self._finished_text(run, Status.FAILED, "null", said)
         ttl = run.job.ttl if run.job else 600
         return Ending(
-            "settle", run, text, "failed", number=_ttl_ms(ttl), entry=entry,
+            "settle", run, text, "failed", outcome, number=_ttl_ms(ttl), entry=entry,
             letter=json.dumps(letter), where=where, deaths="-",
         )  # fmt: skip
 

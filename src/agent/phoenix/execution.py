@@ -14,23 +14,25 @@ from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
 from agent.throttle import OncePer
 from pipelines.context import policy_of
-from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError
+from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotGranted
 from pipelines.payload import Outcome, TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.children import Children
-    from agent.hub_client import HubClient
+    from agent.desk import Desk
     from agent.phoenix.breaker import Breakers
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
-    from pipelines.music.live_set import Hearing
 
 log = structlog.get_logger()
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+TIMEOUT_MARGIN = 15.0
+"""Seconds on top of a task's own time, for its child process to be killed and the failure to be told apart."""
 
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
@@ -48,8 +50,7 @@ class Execution:
         children: Children,
         breakers: Breakers,
         worker: str,
-        on_report: Callable[[], None],
-        hub: HubClient | None = None,
+        desk: Desk | None = None,
     ) -> None:
         self._run = run
         self._function = function
@@ -57,8 +58,7 @@ class Execution:
         self._children = children
         self._breakers = breakers
         self._worker = worker
-        self._on_report = on_report
-        self._hub = hub
+        self._desk = desk
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
@@ -75,14 +75,15 @@ class Execution:
         if extra := arguments.keys() - model.model_fields.keys():
             log.warning("job.extra_fields", task=self._run.service, record_id=self.record_id, fields=sorted(extra))
         policy = policy_of(self._function)
-        self._deadline = time.monotonic() + policy.timeout(payload)
+        seconds = policy.timeout(payload)
+        self._deadline = time.monotonic() + seconds
+        self._run.outside_effects = policy.outside_effects
+        self._run.limit(seconds + TIMEOUT_MARGIN)
         circuit = policy.dependency(payload) if policy.dependency is not None else None
-        built = True
         async with self._breakers.guard(circuit, self._run.token):
             try:
                 result = await self._function(self, payload)
             except InputRejected as error:
-                built = not isinstance(error, NotBuiltError)
                 result = TaskResult(outcome="rejected", reason=str(error))
             except InputChanged:
                 result = TaskResult(outcome="skipped", reason="changed-since-scan")
@@ -93,7 +94,7 @@ class Execution:
             getattr(result, "reason", None),
             payload.version,
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
-            remember=built and outcome != "skipped",
+            remember=outcome != "skipped",
         )
 
     # What the task sees (pipelines.context.TaskContext).
@@ -131,13 +132,11 @@ class Execution:
         )
         await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
         self._parts += 1
-        self._on_report()
 
-    async def hear(self, raw: str) -> Hearing:
-        """What scan_live_set asks for besides (`pipelines.music.live_set.SetContext`)."""
-        if self._hub is None:
-            raise RuntimeError("this worker has no hub to ask; set PHAZE_HUB_URL and PHAZE_AGENT_TOKEN")
-        return await self._hub.hear(raw)
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        if self._desk is None:
+            raise NotGranted(f"this worker answers nothing, not even {subject}")
+        return await self._desk.ask(self.record_id, subject, question)
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)

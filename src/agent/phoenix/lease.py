@@ -21,10 +21,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
+from agent.metrics import timed
 from agent.phoenix.scripts import sha, text
+from agent.redis_trouble import trouble
+from agent.throttle import OncePer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
@@ -48,13 +51,14 @@ EXIT_WEDGED = 75
 class Leases:
     """`start()` in the event loop's thread; `stop()` at the end."""
 
-    def __init__(self, queue: LaneQueue, runs: Mapping[str, Run], *, wedged: float = WEDGED) -> None:
+    def __init__(self, queue: LaneQueue, held: Callable[[], list[Run]], *, wedged: float = WEDGED) -> None:
         self._queue = queue
-        self._runs = runs
+        self._held = held
         self._renew_every = queue.lease / RENEWALS
         self._wedged = wedged
         self._ticked = time.monotonic()
         self._stopped = threading.Event()
+        self._complain = OncePer(60.0)
         self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         options = dict(queue.redis.connection_pool.connection_kwargs)
@@ -84,9 +88,15 @@ class Leases:
 
     def _keep(self) -> None:
         wait = self._renew_every
+        looked = time.monotonic()
         while not self._stopped.wait(wait):
-            if time.monotonic() - self._ticked > self._wedged:
-                log.critical("worker.wedged", seconds=round(time.monotonic() - self._ticked), running=list(self._runs))
+            now = time.monotonic()
+            if now - looked > wait + TICK:  # all of the process stood still: that is not the event loop's fault
+                self._ticked = max(self._ticked, now - TICK)
+            looked = now
+            if now - self._ticked > self._wedged:
+                running = [run.id for run in self._held()]
+                log.critical("worker.wedged", seconds=round(now - self._ticked), running=running)
                 os._exit(EXIT_WEDGED)
             self._end_if_unstoppable()
             try:
@@ -94,22 +104,30 @@ class Leases:
                 wait = self._renew_every
             except (RedisError, OSError) as error:
                 wait = RETRY_RENEW
-                log.debug("lease.renewal_failed", error=str(error))
+                self._tell(error)
             except Exception:  # a fault of ours must not end the renewals of everything that runs
                 wait = RETRY_RENEW
                 log.exception("lease.renewal_fault")
             self._distrust()
 
+    def _tell(self, error: Exception) -> None:
+        """A server that is away, the pump complains of; what waiting will not mend may be this connection's alone."""
+        found = trouble(error)
+        if found.lasting and self._complain():
+            log.warning("lease.renewal_failed", error=found.said, remedy=found.remedy)
+        else:
+            log.debug("lease.renewal_failed", error=found.said)
+
     def _end_if_unstoppable(self) -> None:
         late = time.monotonic() - self._renew_every
-        for run in list(self._runs.values()):
+        for run in self._held():
             if run.deadline < late:
                 log.critical("worker.unstoppable_job", task=run.service, record_id=run.record)
                 os._exit(EXIT_WEDGED)
 
     def _renew(self) -> None:
         now = time.monotonic()
-        runs = {run.id: run for run in list(self._runs.values()) if run.deadline > now and run.service}
+        runs = {run.id: run for run in self._held() if run.deadline > now and run.service}
         if not runs:
             return
         arguments: list[Any] = [int(self._queue.lease * 1000)]
@@ -125,16 +143,17 @@ class Leases:
     def _run_script(self, arguments: list[Any]) -> list[bytes]:
         prelude = self._queue.scripts.prelude
         call = (str(len(self._queue.keys)), *self._queue.keys, *arguments)
-        try:
-            reply = self._execute("EVALSHA", sha("renew", prelude), *call)
-        except NoScriptError:
-            reply = self._execute("EVAL", text("renew", prelude), *call)
+        with timed("renew"):
+            try:
+                reply = self._execute("EVALSHA", sha("renew", prelude), *call)
+            except NoScriptError:
+                reply = self._execute("EVAL", text("renew", prelude), *call)
         return list(reply)
 
     def _distrust(self) -> None:
         """Jobs that change things elsewhere stop when their lease may have ended; the others run on, fenced."""
         now = time.monotonic()
-        for run in list(self._runs.values()):
+        for run in self._held():
             if run.outside_effects and now > run.trusted_until:
                 self._call(run, "distrusted")
 

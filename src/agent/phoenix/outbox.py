@@ -47,3 +47,8 @@ def outbox_key(queue: str) -> str:
 def refused_key(queue: str) -> str:
     """`phoenix:outbox-refused:<queue name>`: entries that the control plane would not take, with its reason."""
     return f"phoenix:outbox-refused:{queue}"
+
+
+def relay_key(queue: str) -> str:
+    """`phoenix:relay:<queue name>`: which worker's relay delivers that queue's outbox; it ends by itself."""
+    return f"phoenix:relay:{queue}"

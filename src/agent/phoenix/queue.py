@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from saq.types import CountKind, QueueInfo
 
+    from agent.redis_client import Line
+
 LEASE = 15.0
 """Seconds that a claim holds without a renewal."""
 
@@ -67,17 +69,23 @@ class LaneQueue(RedisQueue):
 
     # What a worker does.
 
-    async def step(self, worker: str, lane: str, n: int, endings: Sequence[Ending] = ()) -> tuple[list[str], list[Run]]:
+    async def step(
+        self, worker: str, lane: str, n: int, endings: Sequence[Ending] = (), *, over: Line | None = None
+    ) -> tuple[list[str], list[Run]]:
         """End runs and claim up to `n` jobs, in one round trip: the answers to the endings in order, and the claims."""
         before = time.monotonic()
         arguments: list[Any] = [self.prefix, worker, int(self.lease * 1000), lane, n]
         for ending in endings:
             arguments += ending.arguments()
-        answers, taken = await self.scripts("step", self.keys, arguments)
+        answers, taken = await self.scripts("step", self.keys, arguments, over=over)
         return (
             [answer.decode() for answer in answers],
             [Run(reply, claimed_before=before, lease=self.lease) for reply in taken],
         )
+
+    async def unheard(self, worker: str, known: Sequence[str], *, over: Line | None = None) -> int:
+        """Give back what is claimed in `worker`'s name under other tokens than the known ones; how many jobs."""
+        return int(await self.scripts("unheard", self.keys, [self.prefix, worker, UPKEEP_MOST, *known], over=over))
 
     async def upkeep(self, *, orphans: bool, aborts: bool) -> tuple[int, list[str], list[str]]:
         """Queue what is due; take over from dead workers; which running jobs somebody wants to end."""
@@ -87,8 +95,10 @@ class LaneQueue(RedisQueue):
         return int(due), [job_id.decode() for job_id in taken], [job_id.decode() for job_id in asked]
 
     async def unpark(self, circuit: str, most: int) -> int:
-        """Queue up to `most` of the jobs that wait for `circuit`; how many."""
-        return int(await self.scripts("unpark", [keys.parked_key(circuit)], [most]))
+        """Let go up to `most` of the jobs that wait for `circuit`; how many. Fewer than `most`: none is left."""
+        places = [keys.parked_key(circuit), keys.parked_index_key(self.name)]
+        taken, _ = await self.scripts("unpark", places, [most, circuit])
+        return int(taken)
 
     async def hurry(self) -> int:
         """Queue now what waits for its next attempt; how many."""
@@ -141,7 +151,7 @@ class LaneQueue(RedisQueue):
             pipe.zcount(self._active, "-inf", "(inf")
             pipe.zcard(self._incomplete)
             pipe.zrangebyscore(self._stats, now(), "inf")
-            pipe.zrange(self._active, 0, limit - 1 if jobs else 0)
+            pipe.zrangebyscore(self._active, "-inf", "(inf", start=0, num=limit if jobs else 1)  # not its guard
             pipe.zrange(self._incomplete, offset, offset + limit - 1)
             queued, active, incomplete, stats, running, unsettled = await pipe.execute()
         shown = list(dict.fromkeys([*running, *unsettled])) if jobs and limit > 0 else []

@@ -2,6 +2,7 @@
 
 Delivery repeats after a crash or a lost reply; the catalogue keeps one result per service, record and version, so a
 second delivery changes nothing. Entries go oldest first, so that the parts of a result arrive before its end.
+Of several workers on one queue one delivers, as long as it says so every few seconds; the others stand by.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import asyncio
 import contextlib
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import httpx
 import structlog
 from redis.exceptions import RedisError
 
-from agent.phoenix.outbox import ENTRY_FIELD, outbox_key, refused_key
+from agent import metrics
+from agent.phoenix.outbox import ENTRY_FIELD, outbox_key, refused_key, relay_key
 from agent.throttle import OncePer
 
 if TYPE_CHECKING:
@@ -27,8 +30,11 @@ BATCH_ENTRIES = 200
 BATCH_BYTES = 4 * 2**20
 """A batch ends at either; one entry larger than this still travels, alone."""
 
-POLL = 5.0
-"""Seconds between looks when nobody called: for entries that a worker left behind when it died."""
+WAIT = 5.0
+"""Seconds of one wait for an entry, and between looks whether the worker that delivers is still there."""
+
+TURN = 20.0
+"""Seconds after which another worker delivers, when the one that did says nothing more."""
 
 REQUEST_TIMEOUT = 30.0
 MAX_BACKOFF = 30.0
@@ -46,10 +52,12 @@ class Refused(Exception):
 
 
 class Relay:
-    """One delivery loop. `wake()` after writing to the outbox; `run()` until cancelled; `drain()` before stopping."""
+    """One delivery loop: `run()` until cancelled, `drain()` before stopping."""
 
     def __init__(self, redis: Redis, queue: str, *, hub_url: str, agent_id: str, token: str) -> None:
         self._redis = redis
+        self._me = uuid4().hex
+        self._turn = relay_key(queue)
         self._stream = outbox_key(queue)
         self._refused = refused_key(queue)
         self._client = httpx.AsyncClient(
@@ -58,24 +66,24 @@ class Relay:
             timeout=httpx.Timeout(REQUEST_TIMEOUT, connect=5.0),
         )
         self._path = f"/api/agents/{agent_id}/results"
-        self._called = asyncio.Event()
         self._complain = OncePer(60.0)
         self._most = BATCH_ENTRIES
         self.delivered = 0
-
-    def wake(self) -> None:
-        """There is something new to deliver."""
-        self._called.set()
 
     async def run(self) -> None:
         """Deliver for ever; an unreachable control plane or queue server costs a capped backoff and a line a minute."""
         failures = 0
         while True:
-            self._called.clear()
             try:
-                more = await self.deliver_batch()
+                if await self._has_turn():
+                    if await self._something_to_deliver():
+                        await self.deliver_batch()
+                else:
+                    await asyncio.sleep(WAIT)
                 failures = 0
-            except (httpx.HTTPError, RedisError, OSError, Refused) as error:
+            except (RedisError, OSError):
+                failures += 1  # the pump says so
+            except (httpx.HTTPError, Refused) as error:
                 failures += 1
                 if self._complain():
                     log.warning("relay.waiting", error=str(error) or repr(error), failures=failures)
@@ -84,16 +92,25 @@ class Relay:
                 log.exception("relay.failed", failures=failures)
             if failures:
                 await asyncio.sleep(min(0.5 * 2 ** min(failures, 8), MAX_BACKOFF))
-                continue
-            if not more:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL):  # wait_for may swallow a cancel that comes with the call
-                        await self._called.wait()
+
+    async def _has_turn(self) -> bool:
+        """Whether it is this worker that delivers, for another while. A second one would only repeat what it does."""
+        if await self._redis.set(self._turn, self._me, nx=True, px=int(TURN * 1000)):
+            return True
+        if await self._redis.get(self._turn) != self._me.encode():
+            return False
+        return bool(await self._redis.pexpire(self._turn, int(TURN * 1000)))
+
+    async def _something_to_deliver(self) -> bool:
+        """Wait until the outbox holds something, whichever worker puts it there; False after a while without."""
+        return bool(await self._redis.xread({self._stream: "0"}, count=1, block=int(WAIT * 1000)))
 
     async def drain(self, timeout: float) -> bool:
-        """Deliver what is left, for `timeout` seconds at most. True if the outbox is empty."""
+        """Deliver what is left, for `timeout` seconds at most, unless another worker does. True if nothing is left."""
         try:
             async with asyncio.timeout(timeout):
+                if not await self._has_turn():
+                    return not await self._redis.xlen(self._stream)
                 while await self.deliver_batch():
                     pass
         except (httpx.HTTPError, RedisError, OSError, Refused, TimeoutError):
@@ -123,6 +140,7 @@ class Relay:
         for reason in refusals.values():
             log.error("relay.refused", reason=reason, kept_in=self._refused)
         self.delivered += len(batch) - len(refusals)
+        metrics.DELIVERED.inc(len(batch) - len(refusals))
         return True
 
     async def _next_batch(self) -> list[tuple[bytes, bytes]]:
@@ -153,7 +171,11 @@ class Relay:
             raise Refused(f"{self._client.base_url} answered no list of refusals: {response.text[:200]}") from None
 
     async def close(self) -> None:
-        """Close the HTTP client."""
+        """Let another worker deliver at once, and close the HTTP client."""
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(2.0):
+                if await self._redis.get(self._turn) == self._me.encode():
+                    await self._redis.delete(self._turn)
         await self._client.aclose()
 
 

@@ -19,7 +19,7 @@ class Run:
 
     __slots__ = (
         "attempts", "begun", "cancelled_for", "deadline", "id", "job", "marker", "outside_effects", "own_deaths",
-        "record", "service", "started", "takeovers", "task", "text", "token", "trusted_until",
+        "record", "service", "started", "stop", "takeovers", "task", "text", "timeout", "token", "trusted_until",
     )  # fmt: skip
 
     def __init__(self, reply: list[Any], *, claimed_before: float, lease: float) -> None:
@@ -35,7 +35,10 @@ class Run:
         self.takeovers = int(takeovers)
         self.own_deaths = int(own)
         self.trusted_until = claimed_before + lease
+        self.timeout = 0.0
         self.deadline = float("inf")
+        """Monotonic seconds at which the body must have ended; past it the lease is no longer renewed."""
+        self.stop: asyncio.TimerHandle | None = None
         self.started = time.time()
         self.outside_effects = False
         self.job: Job | None = None
@@ -43,6 +46,18 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         self.cancelled_for: Reason | None = None
+
+    def limit(self, seconds: float) -> None:
+        """Let the body run for `seconds` from now. One that takes no notice then is ended with its process."""
+        self.no_limit()
+        self.timeout, self.deadline = seconds, time.monotonic() + seconds
+        self.stop = asyncio.get_running_loop().call_later(seconds, self.cancel, "timeout")
+
+    def no_limit(self) -> None:
+        """Let it run as long as it likes; the end of a run as well."""
+        self.deadline = float("inf")
+        if self.stop is not None:
+            self.stop.cancel()
 
     def cancel(self, reason: Reason) -> None:
         """Ask the body to end; the first reason stands. One that has not begun is not begun any more."""
@@ -60,6 +75,8 @@ class Ending:
     run: Run
     text: bytes | str
     status: str
+    outcome: str
+    """What people are told: done, partial, rejected, skipped, answered, retried, parked, dead-letter ..."""
     number: float = 0.0
     marker: str = ""
     marker_ms: int = 0

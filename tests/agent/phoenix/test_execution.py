@@ -46,7 +46,6 @@ class Bench:
             children=self._children,
             breakers=self._breakers,
             worker="test",
-            on_report=lambda: None,
         )
         return await execution.run(arguments)
 

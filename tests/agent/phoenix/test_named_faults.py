@@ -320,6 +320,7 @@ async def test_a_worker_whose_clock_lags_does_not_run_a_tick_again(
         engine.worker(engine.queue(redis), [], cron_jobs=[CronJob(tidy, cron="0 * * * *")]) for _ in range(2)
     )
     an_hour_ago = int(time.time()) - 3600 - 60  # so that the tick is due now
+    await redis.setex(f"saq:{queue.name}:sweep", 60, 1)  # plain SAQ's first sweep takes the tick: another fault
     async with running(engine.worker(queue, [("tidy", tidy)])):
         await schedule_at(monkeypatch, prompt, an_hour_ago)
 
@@ -329,6 +330,32 @@ async def test_a_worker_whose_clock_lags_does_not_run_a_tick_again(
         assert await until(settled, 5)
         await schedule_at(monkeypatch, late, an_hour_ago)
         assert await until(settled, 5)
+    if len(runs) > 1:
+        raise RunsTwice(f"one tick ran {len(runs)} times")
+
+
+@both(RunsTwice, "without a key, each look at the clock enqueues the next tick again")
+async def test_a_tick_runs_once_with_unique_false_however_often_a_fleet_looks_at_the_clock(
+    engine: Engine, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    async def tidy(context: Any) -> None:
+        runs.append(context["job"].scheduled)
+
+    tidy.__qualname__ = "tidy"
+    crons = [CronJob(tidy, cron="0 * * * *", unique=False)]  # type: ignore[var-annotated]
+    queue = engine.queue(redis)
+    fleet = [engine.worker(engine.queue(redis), [], cron_jobs=crons) for _ in range(2)]
+    for worker in fleet * 2:
+        await schedule_at(monkeypatch, worker, int(time.time()) - 3600 - 60)  # so that the tick is due now
+    async with running(engine.worker(queue, [("tidy", tidy)])):
+
+        async def settled() -> bool:
+            return bool(runs) and await queue.count("incomplete") == 0
+
+        assert await until(settled, 5)
+    assert len(set(runs)) == 1
     if len(runs) > 1:
         raise RunsTwice(f"one tick ran {len(runs)} times")
 

@@ -6,19 +6,22 @@ import asyncio
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from saq.job import CronJob, Status
 from saq.queue.base import JobError
 from saq.queue.redis import RedisQueue
 
 from agent.phoenix import keys
 from agent.phoenix.breaker import Breakers
-from agent.phoenix.endings import CircuitHeld
+from agent.phoenix.endings import CircuitHeld, Endings, Result
+from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import ForeignWorker, JobIsRunning, LaneQueue
 from pipelines.errors import RecordNotFoundError
 from tests.agent.phoenix.engines import NAME, Lanes, Misplaced, Note, Saq, over, processes, running, until
@@ -150,25 +153,56 @@ async def test_an_undecodable_payload_is_set_aside_and_stops_nothing(queue: Lane
     assert await queue.count("incomplete") == 0
 
 
-async def test_one_tick_runs_once_in_a_fleet(redis: Redis) -> None:
-    ticks: list[int] = []
+@pytest.mark.parametrize("unique", [True, False])
+async def test_each_tick_of_each_cron_job_runs_once_in_a_fleet(redis: Redis, unique: bool) -> None:
+    ran: list[tuple[int, int]] = []
 
-    async def tidy(context: Any) -> None:
-        ticks.append(context["job"].scheduled)
+    async def tidy(context: Any, *, room: int) -> None:
+        ran.append((room, context["job"].scheduled))
 
     tidy.__qualname__ = "tidy"
-    crons = [CronJob(tidy, cron="* * * * * *")]  # type: ignore[var-annotated]
-    fleet = [lanes.worker(lanes.queue(redis), [], cron_jobs=crons) for _ in range(2)]
+    crons = [
+        CronJob(tidy, cron="* * * * * *", unique=unique, kwargs={"room": room})  # type: ignore[var-annotated]
+        for room in (1, 2)
+    ]
+    queue = lanes.queue(redis)
+    fleet = [lanes.worker(one, [], cron_jobs=crons) for one in (queue, lanes.queue(redis))]
     async with running(*fleet):
-        await asyncio.sleep(3.5)
-    assert len(ticks) >= 2
-    assert len(ticks) == len(set(ticks))
+
+        async def three_ticks() -> bool:
+            return min(Counter(room for room, _ in {*ran, (1, 0), (2, 0)}).values()) > 3
+
+        assert await until(three_ticks, 20), f"(room, tick) that ran: {ran}"
+        assert await queue.count("incomplete") <= 2 * len(crons), "one job a tick, and no more than two ticks ahead"
+    assert len(ran) == len(set(ran))
 
 
 @pytest.fixture
 def start() -> Iterator[Any]:
     with processes() as starts:
         yield starts
+
+
+async def test_a_plain_producers_abort_ends_what_waits_and_leaves_what_runs_alone(
+    queue: LaneQueue, redis: Redis
+) -> None:
+    """It says WRONGTYPE in either case: our running jobs are no list. LaneQueue's abort ends both."""
+    await queue.sweep()  # as a worker does
+    plain = RedisQueue(redis, name=queue.name)
+    waiting = await plain.enqueue("work", key="work:waits")
+    assert waiting is not None
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await waiting.abort("not wanted")
+    assert (await queue.count("queued"), await queue.count("incomplete")) == (0, 0)
+    running = await plain.enqueue("work", key="work:runs")
+    assert running is not None
+    _, (run,) = await queue.step("w", "", 1)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await running.abort("not wanted")
+    run.job = queue.deserialize(run.text)
+    answers, _ = await queue.step("w", "", 0, [Endings(queue, "w", outbox=True).done(run, Result("done"))])
+    assert answers == ["settled"]
+    assert await redis.xlen(outbox_key(queue.name)) == 1
 
 
 async def test_a_plain_worker_on_a_lanes_queue_is_refused_with_the_reason(

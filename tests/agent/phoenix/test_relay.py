@@ -159,7 +159,7 @@ async def test_a_fault_of_ours_does_not_end_the_delivery(
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_the_loop_delivers_on_a_call_and_survives_a_control_plane_that_comes_late(redis: Redis) -> None:
+async def test_the_loop_survives_a_control_plane_that_comes_late(redis: Redis) -> None:
     from tests.control_plane import serve
 
     async with serve() as plane:
@@ -167,7 +167,6 @@ async def test_the_loop_delivers_on_a_call_and_survives_a_control_plane_that_com
     relay = Relay(redis, QUEUE, hub_url=url, agent_id="test", token="t")  # nobody listens there any more
     running = asyncio.create_task(relay.run())
     await put(redis, "1")
-    relay.wake()
     await asyncio.sleep(0.5)
     assert not running.done()
     assert await redis.xlen(outbox_key(QUEUE)) == 1
@@ -176,11 +175,36 @@ async def test_the_loop_delivers_on_a_call_and_survives_a_control_plane_that_com
     await relay.close()
 
 
-async def test_the_loop_delivers_at_once_when_called(redis: Redis, plane: ControlPlane, relay: Relay) -> None:
+async def test_the_loop_delivers_at_once(redis: Redis, plane: ControlPlane, relay: Relay) -> None:
     running = asyncio.create_task(relay.run())
     await asyncio.sleep(0.2)
     await put(redis, "1")
-    relay.wake()
     await plane.until(lambda: len(plane.entries) == 1, within=3.0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_of_two_workers_one_delivers_and_the_other_takes_over(
+    redis: Redis, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.phoenix.relay.TURN", 1.0)
+    monkeypatch.setattr("agent.phoenix.relay.WAIT", 0.3)
+    first, second = (Relay(redis, QUEUE, hub_url=plane.url, agent_id="test", token="t0ken") for _ in range(2))
+    one = asyncio.create_task(first.run())
+    await asyncio.sleep(0.2)
+    other = asyncio.create_task(second.run())
+    for number in range(20):
+        await put(redis, str(number))
+        await asyncio.sleep(0.02)
+    await plane.until(lambda: len(plane.entries) >= 20)
+    assert sorted(int(e["record_id"]) for e in plane.entries) == list(range(20)), "each was sent once"
+    assert (first.delivered, second.delivered) == (20, 0)
+    one.cancel()  # and it never says that it is gone
+    await asyncio.gather(one, return_exceptions=True)
+    await put(redis, "20")
+    await plane.until(lambda: len(plane.entries) == 21)
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
+    await second.close()
+    assert await first.drain(5), "the turn was given back, and nothing is left"
+    await first.close()

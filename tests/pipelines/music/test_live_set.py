@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.context import InlineContext, policy_of
-from pipelines.errors import InputRejected
+from pipelines.errors import InputRejected, NotAnswered
 from pipelines.music.fingerprint import Fingerprint, fingerprint
 from pipelines.music.live_set import (
     Heard,
     Hearing,
+    IndexAway,
     LiveSetPayload,
     SetTrack,
     Tracklist,
@@ -45,14 +47,10 @@ PLAYED = [
 """(track, from second, seconds of it, tempo) in the order of the set."""
 
 
-class Ears(InlineContext):
+def ears(index: PrintIndex) -> InlineContext:
     """A context that hears with an index in this process, as the hub does in another."""
 
-    def __init__(self, index: PrintIndex) -> None:
-        super().__init__("999")
-        self.index = index
-
-    async def hear(self, raw: str) -> Hearing:
+    def prints(question: Mapping[str, Any]) -> dict[str, Any]:
         rows = [
             Heard(
                 file_id=span.track,
@@ -60,14 +58,16 @@ class Ears(InlineContext):
                 end=span.end / PER_SECOND + REACH,
                 begin=span.begin / PER_SECOND,
                 finish=span.finish / PER_SECOND + REACH,
-                length=self.index.size(span.track) / PER_SECOND + REACH,
+                length=index.size(span.track) / PER_SECOND + REACH,
                 ber=span.ber,
                 artist="The Library",
-                title=self.index.name(span.track),
+                title=index.name(span.track),
             )
-            for span in self.index.find(np.array(decode_items(raw), dtype=np.uint32))
+            for span in index.find(np.array(decode_items(question["raw"]), dtype=np.uint32))
         ]
-        return Hearing(heard=rows, indexed=len(self.index))
+        return Hearing(heard=rows, indexed=len(index)).model_dump(mode="json")
+
+    return InlineContext("999", {"prints": prints})
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +104,7 @@ async def test_the_tracks_of_a_mixed_set_are_found_with_their_times(
     shelf: PrintIndex, mix: tuple[Path, list[tuple[str, float, float]]]
 ) -> None:
     path, truth = mix
-    found = await scan_live_set(Ears(shelf), payload(path))
+    found = await scan_live_set(ears(shelf), payload(path))
     assert (found.outcome, found.indexed) == ("done", len(shelf))
     assert [track.title for track in found.tracks] == [title for title, _, _ in truth]
     for track, (title, start, end), (_, _, _, tempo) in zip(found.tracks, truth, PLAYED, strict=True):
@@ -126,14 +126,14 @@ async def test_a_set_of_unknown_music_has_gaps_that_a_written_list_fills(
     parts = f"[0:a]asplit[a][b];[a]atrim=0:{start}[l];[b]atrim={end},asetpts=PTS-STARTPTS[r]"
     cut = f"{parts};{noise};[l][n][r]concat=n=3:v=0:a=1"
     hidden = make("hidden.mp3", "-i", path, "-f", "lavfi", "-i", "anoisesrc=a=0.1:seed=3", "-filter_complex", cut)
-    found = await scan_live_set(Ears(shelf), payload(hidden))
+    found = await scan_live_set(ears(shelf), payload(hidden))
     [gap] = found.gaps
     assert abs(gap.start - start) < 10
     assert abs(gap.end - end) < 10
     text = tmp_path / "names.txt"
     lines = ["0:00 Somebody - First", f"{int(start) // 60}:{int(start) % 60:02} Nobody - Unheard Of"]
     text.write_bytes("\n".join(lines).encode("utf-16"))
-    found = await scan_live_set(Ears(shelf), payload(hidden, tracklist=encode_path(text)))
+    found = await scan_live_set(ears(shelf), payload(hidden, tracklist=encode_path(text)))
     assert found.tracklist == encode_path(text)
     said = [(track.artist, track.source) for track in found.tracks]
     assert said[0] == ("The Library", "both")
@@ -143,19 +143,20 @@ async def test_a_set_of_unknown_music_has_gaps_that_a_written_list_fills(
 
 async def test_a_set_of_nothing_known_says_so(make: Make) -> None:
     path = make("noise.mp3", "-f", "lavfi", "-i", "anoisesrc=a=0.1:seed=9", "-t", "60")
-    found = await scan_live_set(Ears(PrintIndex()), payload(path))
+    found = await scan_live_set(ears(PrintIndex()), payload(path))
     assert (found.outcome, found.reason, found.tracks) == ("partial", "no-tracks", [])
     assert [(gap.start, round(gap.end)) for gap in found.gaps] == [(0, 60)]
 
 
 async def test_an_index_that_is_away_is_no_fault_of_the_set(make: Make) -> None:
-    class Deaf(Ears):
-        async def hear(self, raw: str) -> Hearing:
-            raise ConnectionRefusedError
+    def away(_question: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotAnswered("the hub does not answer")
 
     path = make("noise.mp3", "-f", "lavfi", "-i", "anoisesrc=a=0.1:seed=9", "-t", "60")
-    with pytest.raises(ConnectionRefusedError):
-        await scan_live_set(Deaf(PrintIndex()), payload(path))
+    for answer, said in ((away, "the hub does not answer"), (lambda _question: {"heard": "all"}, "of this version")):
+        with pytest.raises(IndexAway, match=said) as caught:
+            await scan_live_set(InlineContext("999", {"prints": answer}), payload(path))
+        assert isinstance(caught.value, ConnectionError), "which a circuit counts"
     assert policy_of(scan_live_set).dependency(payload(path)) == "hub:prints"  # type: ignore[misc]
     with pytest.raises(InputRejected, match="bad-tracklist"):
         read_set(path, path.parent)

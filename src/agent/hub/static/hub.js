@@ -27,6 +27,13 @@ function showLanes(status) {
   }
 }
 
+function showOthers(status) {
+  for (const [task, count] of Object.entries(status.others)) {
+    const cell = document.querySelector(`#others [data-task="${CSS.escape(task)}"]`);
+    if (cell) cell.textContent = count;
+  }
+}
+
 // Whether a reload would take something from somebody's hands: a filter has the focus, or is not as it was sent.
 function isTyping() {
   const fields = [...document.querySelectorAll("form input")];
@@ -58,6 +65,7 @@ async function refresh() {
     if (response.ok) {
       const status = await response.json();
       showLanes(status);
+      showOthers(status);
       showNews(status);
       text = stateOf(status);
     }

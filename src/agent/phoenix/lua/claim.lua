@@ -26,70 +26,95 @@ local function record_of(id, prefix)
     return string.match(key, '^[^:]*:(.+)$') or key
 end
 
--- What to do with one id at the head of the queue; nil for one that is elsewhere already.
-local function plan_for(keys, id, prefix, paused, now)
-    local due = redis.call('ZSCORE', keys.incomplete, id)
-    if not due or tonumber(due) ~= 0 or redis.call('ZSCORE', keys.active, id) then return nil end
-    local job = redis.call('GET', id)
-    if not job then return {what = 'vanished', id = id} end
-    local service = service_of(job)
-    if not service then return {what = 'take', id = id, job = job, service = '', record = ''} end
-    if paused[service] then return {what = 'park', id = id, circuit = 'paused:' .. service} end
-    local record = record_of(id, prefix)
-    local lock = redis.call('GET', 'lock:' .. service .. ':' .. record)
-    if lock and lease_end(lock) > now then return {what = 'wait', id = id} end
-    return {
-        what = 'take', id = id, job = job, service = service, record = record,
-        marker = redis.call('GET', 'processed:' .. service .. ':' .. record),
-        deaths = redis.call('HGET', keys.deaths, id),
-    }
+-- Calls a command for many keys or members at once.
+local function of_all(command, items, ...)
+    local call = {command, ...}
+    for _, item in ipairs(items) do call[#call + 1] = item end
+    return redis.call(unpack(call))
+end
+
+-- The ids at the head of the queue, each once, that are not elsewhere already; and how many were looked at.
+local function at_head(keys, n)
+    local found = redis.call('LRANGE', keys.queued, 0, n - 1)
+    if #found == 0 then return {}, 0 end
+    local due = of_all('ZMSCORE', found, keys.incomplete)
+    local running = of_all('ZMSCORE', found, keys.active)
+    local ids, seen = {}, {}
+    for at, id in ipairs(found) do
+        if due[at] and tonumber(due[at]) == 0 and not running[at] and not seen[id] then
+            seen[id] = true
+            ids[#ids + 1] = id
+        end
+    end
+    return ids, #found
+end
+
+-- What the server knows of each id: {id, job, service, record, lock_key, lock, marker, deaths}.
+local function facts_of(keys, ids, prefix)
+    if #ids == 0 then return {} end
+    local jobs, deaths = of_all('MGET', ids), of_all('HMGET', ids, keys.deaths)
+    local facts, lock_keys, marker_keys = {}, {}, {}
+    for at, id in ipairs(ids) do
+        local service, record = jobs[at] and service_of(jobs[at]) or '', record_of(id, prefix)
+        lock_keys[at] = 'lock:' .. service .. ':' .. record
+        marker_keys[at] = 'processed:' .. service .. ':' .. record
+        facts[at] = {id = id, job = jobs[at], service = service, record = record, lock_key = lock_keys[at],
+            deaths = deaths[at]}
+    end
+    local locks, markers = of_all('MGET', lock_keys), of_all('MGET', marker_keys)
+    for at, fact in ipairs(facts) do
+        fact.lock, fact.marker = locks[at], markers[at]
+    end
+    return facts
 end
 
 local function claim(keys, prefix, worker, lease, lane, n)
     if n < 1 then return {} end
-    local ids = redis.call('LRANGE', keys.queued, 0, n - 1)
-    if #ids == 0 then return {} end
+    local ids, looked_at = at_head(keys, n)
+    if looked_at == 0 then return {} end
     local paused = {}
     for _, name in ipairs(redis.call('SMEMBERS', 'phoenix:paused')) do paused[name] = true end
     if paused[lane] then return {} end
-
+    local facts = facts_of(keys, ids, prefix)
     local micros = clock()
     local now = math.floor(micros / 1000)
-    local plan, seen = {}, {}
-    for _, id in ipairs(ids) do
-        if not seen[id] then
-            seen[id] = true
-            plan[#plan + 1] = plan_for(keys, id, prefix, paused, now)
-        end
-    end
     local token = math.max(tonumber(redis.call('GET', 'phoenix:token') or 0), micros - 1)
+    local till = decimal(now + lease)
 
-    local taken = {}
-    redis.call('LPOP', keys.queued, #ids)
-    for _, step in ipairs(plan) do
-        if step.what == 'vanished' then
-            redis.call('ZREM', keys.incomplete, step.id)
+    redis.call('LPOP', keys.queued, looked_at)
+    local taken, texts, leases, held = {}, {}, {}, {}
+    for _, fact in ipairs(facts) do
+        if not fact.job then
+            redis.call('ZREM', keys.incomplete, fact.id)
             redis.call('HINCRBY', keys.counters, 'vanished', 1)
-        elseif step.what == 'park' then
-            redis.call('ZADD', keys.incomplete, FAR_FUTURE, step.id)
-            redis.call('RPUSH', 'phoenix:parked:' .. step.circuit, step.id)
-            redis.call('SADD', keys.parked_on, step.circuit)
-        elseif step.what == 'wait' then
-            redis.call('ZADD', keys.incomplete, math.floor(now / 1000) + LOCKED_ELSEWHERE, step.id)
+        elseif paused[fact.service] then
+            local list = 'paused:' .. fact.service
+            redis.call('ZADD', keys.incomplete, FAR_FUTURE, fact.id)
+            redis.call('RPUSH', 'phoenix:parked:' .. list, fact.id)
+            redis.call('SADD', keys.parked_on, list)
+        elseif fact.service ~= '' and (held[fact.lock_key] or lease_end(fact.lock) > now) then
+            redis.call('ZADD', keys.incomplete, math.floor(now / 1000) + LOCKED_ELSEWHERE, fact.id)
         else
             token = token + 1
-            local name, till = decimal(token), decimal(now + lease)
-            if step.service ~= '' then
-                redis.call('SET', 'lock:' .. step.service .. ':' .. step.record,
-                    '{"owner": "' .. worker .. '", "token": "' .. name .. '", "since": ' .. decimal(now)
-                    .. ', "until": ' .. till .. '}')
+            local name = decimal(token)
+            if fact.service ~= '' then
+                held[fact.lock_key] = true
+                texts[#texts + 1] = fact.lock_key
+                texts[#texts + 1] = string.format('{"owner": "%s", "token": "%s", "since": %.0f, "until": %s}',
+                    worker, name, now, till)
             end
-            redis.call('ZADD', keys.active, till, step.id)
-            redis.call('SET', step.id, restated(step.job, 'active', now, now, worker))
-            redis.call('PUBLISH', step.id, 'active')
-            taken[#taken + 1] = {step.id, step.job, step.service, step.record, name, step.marker or false,
-                step.deaths or false}
+            texts[#texts + 1] = fact.id
+            texts[#texts + 1] = restated(fact.job, 'active', now, now, worker)
+            leases[#leases + 1] = till
+            leases[#leases + 1] = fact.id
+            taken[#taken + 1] = {fact.id, fact.job, fact.service, fact.service ~= '' and fact.record or '', name,
+                fact.service ~= '' and fact.marker, fact.deaths}
         end
+    end
+    if #taken > 0 then
+        of_all('MSET', texts)
+        of_all('ZADD', leases, keys.active)
+        for _, run in ipairs(taken) do redis.call('PUBLISH', run[1], 'active') end
     end
     redis.call('SET', 'phoenix:token', decimal(token))
     return taken

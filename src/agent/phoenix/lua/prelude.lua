@@ -28,14 +28,15 @@ end
 
 -- Our own fields at the end of a stored job, as a claim or a takeover left them. `group_key` is null in every SAQ job
 -- on Redis, so that this sequence occurs nowhere else at the end of one.
+local SUFFIX_BEGINS = ', "group_key": null, "status": "'
 local SUFFIX = ', "group_key": null, "status": "%a+", "started": %d+, "touched": %d+, "worker_id": "[^"]*"}$'
 
 -- A stored job with another status, start and worker: its own text is kept to the letter, ours is replaced.
 local function restated(job, status, started, now, worker)
-    local at = string.find(job, SUFFIX)
+    local at = string.find(job, SUFFIX_BEGINS, 1, true) and string.find(job, SUFFIX)
     local own = at and string.sub(job, 1, at - 1) or string.sub(job, 1, -2)
-    return own .. ', "group_key": null, "status": "' .. status .. '", "started": ' .. decimal(started)
-        .. ', "touched": ' .. decimal(now) .. ', "worker_id": "' .. worker .. '"}'
+    return own .. SUFFIX_BEGINS .. string.format('%s", "started": %.0f, "touched": %.0f, "worker_id": "%s"}',
+        status, started, now, worker)
 end
 
 -- The keys of one queue, in the order in which every script is given them.

@@ -1,5 +1,5 @@
--- settle.lua: end one run of a job, by the owner of its lease: record a result once, or give the job back.
--- In   keys of the queue, and the end of the run:
+-- settle.lua: end runs of jobs, by the owners of their leases: record a result once, or give the job back.
+-- In   keys of the queue, and a list of runs that ended, each with
 --        kind     'settle' (it is over) | 'retry' (later) | 'release' (at once, to the head) | 'park' (on a circuit)
 --        id, service, record, token
 --        job      the stored job from now on
@@ -9,66 +9,116 @@
 --        entry    for the outbox: '', or '=' for the same text as the marker
 --        letter, list        a dead letter or a case for quarantine and where it goes, or ''; park: list is the circuit
 --        deaths   what is known of its deaths: '' as before, '-' forget them, else `takeovers:own`
--- Out  'settled' | 'stale'; a settle that is sent again answers 'settled'
+-- Out  for each 'settled' | 'stale' | 'error: ...'; a settle that is sent again answers 'settled'
 -- Invariant: marker, outbox entry, release of the lock and acknowledgement happen together or not at all. A stale
--- owner changes nothing and is counted. A job that was asked to end is not given back.
+-- owner changes nothing and is counted. A job that was asked to end is not given back. What could keep a run from being
+-- written is looked at before its first write, so that it spoils neither itself nor the others.
 
-local function settle(keys, run)
-    local lock_key = 'lock:' .. run.service .. ':' .. run.record
-    local marker_key = 'processed:' .. run.service .. ':' .. run.record
-    local marker = run.marker
-    local entry = run.entry == '=' and marker or run.entry
-    local mine
-    if run.service == '' then  -- there is no lock for a job without a readable task: its place in `active` is the claim
-        mine = redis.call('ZSCORE', keys.active, run.id)
+local sound = {}  -- keys that were looked at in this script
+
+local function demand(key, kind)
+    if sound[key] then return end
+    local is = redis.call('TYPE', key).ok
+    if is ~= kind and is ~= 'none' then error(key .. ' is a ' .. is .. ', not a ' .. kind .. '; rename it', 0) end
+    sound[key] = true
+end
+
+-- It is over: what came of it goes to the marker, the outbox, the letters.
+local function conclude(keys, run)
+    local entry = run.entry == '=' and run.marker or run.entry
+    if entry ~= '' then demand(keys.outbox, 'stream') end
+    if run.letter ~= '' then demand(run.list, 'list') end
+    if run.marker ~= '' then
+        redis.call('SET', 'processed:' .. run.service .. ':' .. run.record, run.marker, 'PX', run.marker_ms)
+    end
+    if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
+    if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
+    if run.number > 0 then
+        redis.call('SET', run.id, run.job, 'PX', decimal(run.number))
+    elseif run.number == 0 then
+        redis.call('SET', run.id, run.job)
     else
-        mine = owned(redis.call('GET', lock_key), run.token)
+        redis.call('DEL', run.id)
     end
-    if not mine then
-        if run.kind == 'settle' and marker ~= '' and field(redis.call('GET', marker_key), 'token') == run.token then
-            return 'settled'
-        end
-        redis.call('HINCRBY', keys.counters, 'stale', 1)
-        return 'stale'
-    end
+end
 
-    if run.service ~= '' then redis.call('DEL', lock_key) end
+-- It is not over: it waits for its next attempt, for a worker, or for a circuit.
+local function give_back(keys, run)
+    if run.kind == 'park' then
+        demand('phoenix:parked:' .. run.list, 'list')
+        demand(keys.parked_on, 'set')
+    end
+    redis.call('SET', run.id, run.job)
+    if run.kind == 'retry' then
+        redis.call('ZADD', keys.incomplete, string.format('%.3f', clock() / 1000000 + run.number), run.id)
+    elseif run.kind == 'release' then
+        redis.call('ZADD', keys.incomplete, 0, run.id)
+        redis.call('LPUSH', keys.queued, run.id)
+    else
+        redis.call('ZADD', keys.incomplete, FAR_FUTURE, run.id)
+        redis.call('RPUSH', 'phoenix:parked:' .. run.list, run.id)
+        redis.call('SADD', keys.parked_on, run.list)
+    end
+end
+
+local function is_mine(keys, run, lock)
+    if run.service ~= '' then return owned(lock, run.token) end
+    return redis.call('ZSCORE', keys.active, run.id)  -- without a readable task there is no lock: its place is the claim
+end
+
+local function stale(keys, run)
+    if run.kind == 'settle' and run.marker ~= '' then
+        local marker = redis.call('GET', 'processed:' .. run.service .. ':' .. run.record)
+        if field(marker, 'token') == run.token then return 'settled' end
+    end
+    redis.call('HINCRBY', keys.counters, 'stale', 1)
+    return 'stale'
+end
+
+-- Ends one run, except for what settle does for all: its lock, its place among the running and the unsettled.
+local function settle_one(keys, run, unwanted)
+    if unwanted then redis.call('SREM', keys.aborts, run.id) end
+    if run.kind == 'settle' then
+        conclude(keys, run)
+    elseif unwanted then
+        end_aborted(keys, run.id, aborted_text(run.job, math.floor(clock() / 1000)), ABORTED_VISIBLE)
+        return
+    else
+        give_back(keys, run)
+    end
     if run.deaths == '-' then
         redis.call('HDEL', keys.deaths, run.id)
     elseif run.deaths ~= '' then
         redis.call('HSET', keys.deaths, run.id, run.deaths)
     end
-    redis.call('ZREM', keys.active, run.id)
-    local unwanted = redis.call('SREM', keys.aborts, run.id) == 1
-    if unwanted and run.kind ~= 'settle' then
-        end_aborted(keys, run.id, aborted_text(run.job, math.floor(clock() / 1000)), ABORTED_VISIBLE)
-        return 'settled'
-    end
-    if run.kind == 'settle' then
-        if marker ~= '' then redis.call('SET', marker_key, marker, 'PX', run.marker_ms) end
-        if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
-        if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
-        redis.call('ZREM', keys.incomplete, run.id)
-        if run.number > 0 then
-            redis.call('SET', run.id, run.job, 'PX', decimal(run.number))
-        elseif run.number == 0 then
-            redis.call('SET', run.id, run.job)
-        else
-            redis.call('DEL', run.id)
-        end
-    else
-        redis.call('SET', run.id, run.job)
-        if run.kind == 'retry' then
-            redis.call('ZADD', keys.incomplete, string.format('%.3f', clock() / 1000000 + run.number), run.id)
-        elseif run.kind == 'release' then
-            redis.call('ZADD', keys.incomplete, 0, run.id)
-            redis.call('LPUSH', keys.queued, run.id)
-        else
-            redis.call('ZADD', keys.incomplete, 4102444800, run.id)
-            redis.call('RPUSH', 'phoenix:parked:' .. run.list, run.id)
-            redis.call('SADD', keys.parked_on, run.list)
-        end
-    end
     redis.call('PUBLISH', run.id, run.status)
-    return 'settled'
+end
+
+local function settle(keys, runs)
+    if #runs == 0 then return {} end
+    local ids, lock_keys = {}, {}
+    for at, run in ipairs(runs) do
+        ids[at], lock_keys[at] = run.id, 'lock:' .. run.service .. ':' .. run.record
+    end
+    local locks, asked = of_all('MGET', lock_keys), of_all('SMISMEMBER', ids, keys.aborts)
+    local answers, free, idle, over = {}, {}, {}, {}
+    for at, run in ipairs(runs) do
+        if not is_mine(keys, run, locks[at]) then
+            answers[at] = stale(keys, run)
+        else
+            local ok, problem = pcall(settle_one, keys, run, asked[at] == 1)
+            answers[at] = 'settled'
+            if ok then
+                idle[#idle + 1] = run.id
+                if run.service ~= '' then free[#free + 1] = lock_keys[at] end
+                if run.kind == 'settle' then over[#over + 1] = run.id end
+            else
+                answers[at] = 'error: ' .. (type(problem) == 'table' and problem.err or tostring(problem))
+            end
+        end
+    end
+    if #free > 0 then of_all('DEL', free) end
+    if #idle > 0 then of_all('ZREM', idle, keys.active) end
+    if #over > 0 then of_all('ZREM', over, keys.incomplete) end
+    return answers
 end

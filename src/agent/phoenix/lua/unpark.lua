@@ -1,14 +1,14 @@
 -- unpark.lua: put jobs that wait for a circuit, or for a pause to end, back on their queues.
--- KEYS  the circuit's list of parked ids
--- ARGV  most to move
--- -> the number moved
+-- KEYS  the circuit's list of parked ids; and, for a worker, the set of circuits that hold jobs of its queue
+-- ARGV  most to move, the circuit
+-- -> {number taken from the list, number queued of them}
 -- Each goes to the queue that its id names. One that no longer waits here was aborted, or released by hand, and is dropped.
 
 local FAR_FUTURE = 4102444800  -- due when something other than the clock releases it (2100-01-01)
 local ids = redis.call('LRANGE', KEYS[1], 0, tonumber(ARGV[1]) - 1)
-if #ids == 0 then return 0 end
 local moved = 0
-redis.call('LPOP', KEYS[1], #ids)
+if #ids > 0 then redis.call('LPOP', KEYS[1], #ids) end
+if KEYS[2] and redis.call('LLEN', KEYS[1]) == 0 then redis.call('SREM', KEYS[2], ARGV[2]) end
 for _, id in ipairs(ids) do
     local queue = string.match(id, '^saq:job:([^:]+):')
     local incomplete = 'saq:' .. queue .. ':incomplete'
@@ -18,4 +18,4 @@ for _, id in ipairs(ids) do
         moved = moved + 1
     end
 end
-return moved
+return {#ids, moved}

@@ -36,7 +36,7 @@ end
 -- owner -> how many jobs it holds; nothing where several owners died at once, which is no job's fault.
 local function holders(ids)
     local held, died = {}, {}
-    for _, id in ipairs(redis.call('ZRANGE', keys.active, 0, most)) do
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.active, '-inf', '(inf', 'LIMIT', 0, most + 1)) do
         local job = redis.call('GET', id)
         local _, lock = lock_of(job or '', id)
         local owner = field(lock, 'owner')

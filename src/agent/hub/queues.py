@@ -1,0 +1,151 @@
+"""The queues as the hub tells of them: JSON for tools, and Prometheus' page.
+
+Depth is counted here and nowhere else: a worker would count the queue that it shares with others once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agent.hub.services import Services
+from agent.lanes import AGENT_TASKS
+from agent.phoenix import keys
+from agent.phoenix.breaker import Breakers, Circuit
+from agent.phoenix.outbox import outbox_key
+from agent.phoenix.scripts import Scripts
+from agent.queue_activity import QueueActivity, get_queue_activity
+
+COLLECT = 10.0
+"""Seconds for all that one scrape asks of the server."""
+
+STATES = ("queued", "active", "scheduled", "parked")
+CIRCUIT_STATES = ("closed", "half_open", "open")
+
+
+async def queues(request: Request) -> JSONResponse:
+    """GET /api/queues -> {"queues": [...], "total": {...}}: see QueueActivity; one that fails says so in its row."""
+    redis, agents = await _asked(request)
+    rows = await get_queue_activity(redis, agents)
+    total = {state: sum(getattr(row, state) for row in rows) for state in STATES}
+    body = {"queues": [asdict(row) for row in rows], "total": total}
+    return JSONResponse(body, headers={"cache-control": "no-store"})
+
+
+async def metrics(request: Request) -> Response:
+    """GET /metrics: what waits, in Prometheus' words."""
+    redis, agents = await _asked(request)
+    try:
+        async with asyncio.timeout(COLLECT):
+            found = await _look(redis, agents)
+    except (RedisError, OSError, TimeoutError):
+        found = Found([], [], {}, {}, {}, up=False)
+    registry = CollectorRegistry()
+    registry.register(found)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _asked(request: Request) -> tuple[Redis, Sequence[str]]:
+    services: Services = request.app.state.services
+    if services.redis is None:
+        raise HTTPException(503, "this hub has no queue server; set PHAZE_REDIS_URL")
+    return services.redis, await asyncio.to_thread(services.catalogue.agents)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What one scrape found; a collector of its own registry."""
+
+    rows: Sequence[QueueActivity]
+    circuits: Sequence[Circuit]
+    dead_letters: dict[str, int]
+    quarantined: dict[str, int]
+    outboxes: dict[tuple[str, str], int]
+    up: bool = True
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The families, in the order of the page."""
+        yield _family("phaze_queue_server_up", "Whether the queue server answered", (), [((), float(self.up))])
+        names = ("agent", "lane")
+        yield _family("phaze_queue_jobs", "Jobs by where they are", (*names, "state"), [
+            ((*_of(row), state), getattr(row, state)) for row in self.rows if row.error is None for state in STATES
+        ])  # fmt: skip
+        yield _family("phaze_queue_oldest_seconds", "How long the next job in line has waited", names, [
+            (_of(row), row.oldest or 0.0) for row in self.rows if row.error is None
+        ])  # fmt: skip
+        yield _family("phaze_queue_workers", "Workers that consume the queue", names, [
+            (_of(row), row.workers) for row in self.rows if row.error is None
+        ])  # fmt: skip
+        yield _family("phaze_queue_paused", "Whether the lane is paused", names, [
+            (_of(row), float(row.paused)) for row in self.rows
+        ])  # fmt: skip
+        yield _family("phaze_queue_error", "Whether the queue's counts could not be told", names, [
+            (_of(row), float(row.error is not None)) for row in self.rows
+        ])  # fmt: skip
+        yield _family("phaze_outbox_entries", "Results that wait for the control plane", names,
+                      self.outboxes.items())  # fmt: skip
+        yield _family("phaze_circuit_state", "1 for the state that a circuit is in", ("circuit", "state"), [
+            ((circuit.name, state), float(_state(circuit) == state))
+            for circuit in self.circuits for state in CIRCUIT_STATES
+        ])  # fmt: skip
+        yield _family("phaze_circuit_parked_jobs", "Jobs that wait for a circuit", ("circuit",), [
+            ((circuit.name,), circuit.parked) for circuit in self.circuits
+        ])  # fmt: skip
+        yield _family("phaze_dead_letters", "Dead letters that nobody has dealt with", ("task",), [
+            ((task,), count) for task, count in self.dead_letters.items()
+        ])  # fmt: skip
+        yield _family("phaze_quarantined_jobs", "Quarantined jobs that nobody has dealt with", ("task",), [
+            ((task,), count) for task, count in self.quarantined.items()
+        ])  # fmt: skip
+
+
+async def _look(redis: Redis, agents: Sequence[str]) -> Found:
+    rows = await get_queue_activity(redis, agents)
+    circuits = await Breakers(Scripts(redis), redis).all()
+    async with redis.pipeline(transaction=False) as pipe:
+        for task in AGENT_TASKS:
+            pipe.llen(keys.dead_letters_key(task))
+            pipe.llen(keys.quarantine_key(task))
+        for row in rows:
+            pipe.xlen(outbox_key(row.queue))
+        counts = await pipe.execute(raise_on_error=False)
+    numbers = [count if isinstance(count, int) else 0 for count in counts]
+    letters = numbers[: 2 * len(AGENT_TASKS)]
+    return Found(
+        rows,
+        circuits,
+        dict(zip(AGENT_TASKS, letters[::2], strict=True)),
+        dict(zip(AGENT_TASKS, letters[1::2], strict=True)),
+        dict(zip(map(_of, rows), numbers[len(letters) :], strict=True)),
+    )
+
+
+def _family(
+    name: str, said: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, said, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+def _of(row: QueueActivity) -> tuple[str, str]:
+    return row.agent_id, row.lane or "base"
+
+
+def _state(circuit: Circuit) -> str:
+    return circuit.state if circuit.forced == "none" else circuit.forced
+
+
+routes = [Route("/api/queues", queues), Route("/metrics", metrics)]

@@ -1,0 +1,70 @@
+"""`phaze lanes`: how much waits and runs on each queue of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from agent.display import duration_text
+from agent.operator.server import run, server
+from agent.queue_activity import QueueActivity, get_queue_activity
+from agent.settings import load_settings
+
+NUMBERS = ("queued", "active", "scheduled", "parked")
+REFRESH = 1.0
+"""Seconds between two looks of --watch."""
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, one list.")
+def lanes(watch: bool, as_json: bool) -> None:
+    """What waits and runs on each lane of this agent, and on its base queue from before lanes."""
+    settings = load_settings()
+
+    async def look() -> None:
+        async with server(settings) as client:
+            rows = await get_queue_activity(client, [settings.agent_id])
+            if as_json:
+                click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+                return
+            console = Console()
+            if not watch:
+                console.print(table(rows))
+                return
+            with Live(table(rows), console=console, auto_refresh=False) as live:
+                while True:
+                    await asyncio.sleep(REFRESH)
+                    live.update(table(await get_queue_activity(client, [settings.agent_id])), refresh=True)
+
+    try:
+        run(look())
+    except KeyboardInterrupt:
+        return
+
+
+def table(rows: Iterable[QueueActivity]) -> Table:
+    """The rows as people read them; a base queue that nobody uses any more is left out."""
+    shown = Table("lane", *NUMBERS, "oldest", "workers", "", box=None, header_style="bold")
+    for column in shown.columns[1:7]:
+        column.justify = "right"
+    for row in rows:
+        if row.lane is None and not (row.unsettled or row.workers or row.error):
+            continue
+        numbers = [f"{getattr(row, name):,}" for name in NUMBERS]
+        oldest = duration_text(row.oldest)
+        remark = row.error or ("paused" if row.paused else "") or unattended(row)
+        shown.add_row(row.lane or "(base queue)", *numbers, oldest, str(row.workers), remark)
+    return shown
+
+
+def unattended(row: QueueActivity) -> str:
+    """A remark where jobs wait and nobody takes them."""
+    return "no worker" if row.unsettled and not row.workers else ""

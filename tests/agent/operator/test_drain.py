@@ -1,0 +1,112 @@
+"""`phaze lanes` and `phaze drain` on a running system."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from saq.queue.redis import RedisQueue
+
+from agent.lanes import LANES, base_queue_name, queue_name
+from agent.phoenix import keys
+from agent.phoenix.endings import CircuitHeld
+from agent.phoenix.queue import LaneQueue
+from agent.phoenix.worker import LaneWorker
+from agent.queue_activity import get_queue_activity
+
+BASE = base_queue_name("local")
+Phaze = Callable[..., Any]
+
+
+@pytest.fixture
+def phaze(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Phaze:
+    monkeypatch.setenv("PHAZE_REDIS_URL", valkey_url)
+
+    async def run(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "agent.cli", *arguments]
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+async def test_lanes_shows_every_lane_and_the_base_queue_only_while_it_matters(redis: Redis, phaze: Phaze) -> None:
+    assert "base queue" not in await phaze("lanes")
+    await LaneQueue(redis, name=BASE).enqueue("push_file", key="push_file:1")
+    await LaneQueue(redis, name=queue_name("local", "io")).enqueue(
+        "push_file", key="push_file:2", scheduled=int(time.time()) + 99
+    )
+    shown = await phaze("lanes")
+    assert all(lane in shown for lane in LANES)
+    assert "(base queue)" in shown
+    assert "no worker" in shown
+    rows = {row["lane"]: row for row in json.loads(await phaze("lanes", "--json"))}
+    assert (rows[None]["queued"], rows["io"]["scheduled"], rows["io"]["queued"]) == (1, 1, 0)
+    assert 0 <= rows[None]["oldest"] < 60
+
+
+async def test_a_queue_that_fails_spoils_its_own_row_alone(redis: Redis) -> None:
+    await redis.set(keys.queued_key(queue_name("local", "io")), "somebody else's")
+    rows = {row.lane: row for row in await get_queue_activity(redis, ["local"])}
+    assert "WRONGTYPE" in (rows["io"].error or "")
+    assert [row.error for lane, row in rows.items() if lane != "io"] == [None] * len(LANES)
+
+
+async def test_jobs_that_run_on_workers_from_before_are_counted(redis: Redis) -> None:
+    await redis.rpush(f"saq:{BASE}:active", "saq:job:x:1", "saq:job:x:2")
+    rows = {row.lane: row for row in await get_queue_activity(redis, ["local"])}
+    assert rows[None].active == 2
+
+
+async def test_drain_waits_until_the_base_queue_is_empty(redis: Redis, phaze: Phaze) -> None:
+    async def slow(_context: Any) -> None:
+        await asyncio.sleep(0.2)
+
+    queue = LaneQueue(redis, name=BASE)
+    producer = RedisQueue(redis, name=BASE)  # plain SAQ, as from before
+    for number in range(20):
+        await producer.enqueue("push_file", key=f"push_file:{number}")
+    said = await phaze("drain", "status")
+    assert f"{BASE}: 20 queued, 0 active, 0 scheduled, 0 parked; nobody consumes it" in said
+    worker = LaneWorker(queue, [("push_file", slow)], lane="all", concurrency=4)
+    working = asyncio.create_task(worker.start())
+    said = await phaze("drain", "wait", "--timeout", "60")
+    assert said.splitlines()[-1] == "drained"
+    assert worker.settled == 20
+    worker.event.set()
+    await working
+    assert "0 queued, 0 active" in await phaze("drain", "status")
+
+
+async def test_a_drain_whose_time_is_over_names_what_is_left_and_why(redis: Redis, phaze: Phaze) -> None:
+    async def stubborn(context: Any) -> None:
+        if context["job"].key.endswith("park"):
+            raise CircuitHeld("store")
+        raise OSError("no route to host")
+
+    queue = LaneQueue(redis, name=BASE)
+    worker = LaneWorker(queue, [("push_file", stubborn)], lane="all", concurrency=4)
+    working = asyncio.create_task(worker.start())
+    await queue.enqueue("push_file", key="push_file:park")
+    await queue.enqueue("push_file", key="push_file:fail")
+    async with asyncio.timeout(20):
+        while await redis.zcount(keys.incomplete_key(BASE), 1, "+inf") < 2:
+            await asyncio.sleep(0.05)
+    said = await phaze("drain", "wait", "--timeout", "1.5", code=4)
+    assert "not drained in 1.5 s" in said
+    assert "push_file:park: parked, waits for a circuit" in said
+    assert "push_file:fail: waits" in said
+    assert "OSError: no route to host" in said
+    worker.event.set()
+    await working

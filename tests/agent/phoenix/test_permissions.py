@@ -1,0 +1,212 @@
+"""The least ACL rule of the README is enough for everything, and nothing in it is too much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from saq.job import Status
+from saq.queue.redis import RedisQueue
+
+from agent.cancelling import end
+from agent.cli import phaze
+from agent.hub.activity import Activity
+from agent.hub.catalogue import Catalogue
+from agent.lanes import queue_name
+from agent.phoenix import keys, permissions
+from agent.phoenix.boot import wait_for_server
+from agent.phoenix.breaker import Breakers
+from agent.phoenix.endings import CircuitHeld, Quarantined
+from agent.phoenix.outbox import outbox_key, refused_key
+from agent.phoenix.queue import LaneQueue
+from agent.phoenix.relay import Relay
+from agent.phoenix.worker import LaneWorker
+from agent.producer import Producer
+from agent.redis_client import connect
+from agent.redis_trouble import trouble
+from pipelines.errors import RecordNotFoundError
+from tests.agent.phoenix.engines import over, running, until
+from tests.conftest import REPO
+from tests.control_plane import ControlPlane
+from tests.servers import Local, program
+
+TASK = "push_file"
+QUEUE = queue_name("local", "io")
+
+
+def readmes_rule() -> str:
+    """The rule as README prints it."""
+    _, _, rest = (REPO / "README.md").read_text("utf-8").partition("    ACL SETUSER")
+    return " ".join(("ACL SETUSER" + rest.partition("\n\n")[0]).split())
+
+
+def test_the_readme_prints_the_rule_by_which_a_start_is_checked() -> None:
+    assert readmes_rule() == permissions.rule()
+
+
+def a_body() -> Any:
+    """A task that ends as it is told, each job's first time."""
+    seen: set[str] = set()
+
+    async def body(context: Any, *, do: str = "") -> str:
+        key = context["job"].key
+        if key not in seen:
+            seen.add(key)
+            if do == "lose":
+                raise RecordNotFoundError("gone")
+            if do == "refuse":
+                raise Quarantined("bad")
+            if do == "hold":
+                raise CircuitHeld("store")
+            if do == "hang":
+                await asyncio.sleep(60)
+        return "well"
+
+    return body
+
+
+async def test_a_script_that_is_refused_a_command_says_what_to_do(servers_admin: Redis) -> None:
+    await servers_admin.execute_command(*readmes_rule().replace("+zadd ", "").split())
+    redis = connect(f"redis://phaze:PASSWORD@127.0.0.1:{servers_admin.connection_pool.connection_kwargs['port']}")
+    with pytest.raises(RedisError) as error:
+        await LaneQueue(redis, name=QUEUE).sweep()
+    assert trouble(error.value).lasting
+    assert "as the rule in README, Configuration does" in trouble(error.value).remedy
+    await redis.aclose()
+
+
+@pytest.fixture(params=["valkey-9", "redis-7"])
+async def servers_admin(request: pytest.FixtureRequest, start_server: Callable[..., Local]) -> AsyncIterator[Redis]:
+    """A client that may do everything, on a server where the default user needs a password."""
+    server = start_server("--requirepass", "all", "--acl-pubsub-default", "resetchannels",
+                          program=program(request.param))  # fmt: skip
+    admin = connect(f"redis://:all@127.0.0.1:{server.port}")
+    yield admin
+    await admin.aclose()
+
+
+async def test_a_whole_jobs_life_needs_the_readmes_rule_and_all_of_it(
+    servers_admin: Redis, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await servers_admin.execute_command(*readmes_rule().replace("PASSWORD", "p/w").split())
+    await servers_admin.config_resetstat()
+    url = f"redis://phaze:p%2Fw@127.0.0.1:{servers_admin.connection_pool.connection_kwargs['port']}/1"
+    monkeypatch.setenv("PHAZE_REDIS_URL", url)
+    redis = connect(url)
+    async with working(redis, plane) as queue:
+        await the_life(redis, queue)
+        await what_operators_do(queue)
+        with Catalogue(tmp_path) as catalogue:
+            catalogue.register_agent("local", "t0ken")
+            assert (await Activity(catalogue, redis).status())["queue"] == "ok"
+    await redis.aclose()
+    denied = [entry[entry.index(b"object") + 1] for entry in await servers_admin.execute_command("ACL", "LOG")]
+    assert denied == []
+    used = {name.removeprefix("cmdstat_") for name in await servers_admin.info("commandstats")}
+    assert set(permissions.COMMANDS) - used == set(), "nothing is granted in vain"
+
+
+async def test_who_may_not_read_info_has_its_jobs_retried_and_taken_over(servers_admin: Redis) -> None:
+    await servers_admin.execute_command(*readmes_rule().replace("+info ", "").split())
+    redis = connect(f"redis://phaze:PASSWORD@127.0.0.1:{servers_admin.connection_pool.connection_kwargs['port']}")
+    queue = LaneQueue(redis, name=QUEUE, lease=0.5)
+    worker = LaneWorker(queue, [(TASK, a_body())], sweep=0.2)
+    await wait_for_server(queue)
+    await queue.enqueue(TASK, key=f"{TASK}:1")
+    await queue.step("dead", "io", 1)
+    await queue.enqueue(TASK, key=f"{TASK}:2", scheduled=int(time.time()) + 1)
+    async with running(worker):
+        assert await over(queue, f"{TASK}:1", 10)
+        assert await over(queue, f"{TASK}:2", 10)
+    await queue.disconnect()
+
+
+@contextlib.asynccontextmanager
+async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]:
+    """A worker and its relay."""
+    queue = LaneQueue(redis, name=QUEUE, lease=1.0)
+    relay = Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken")
+    worker = LaneWorker(queue, [(TASK, a_body())], lane="io", concurrency=2, outbox=True, sweep=0.2, grace=0.1)
+    assert await wait_for_server(queue) == 0
+    await queue.enqueue(TASK, key=f"{TASK}:0")
+    await queue.upkeep(orphans=True, aborts=True)
+    await queue.step("deaf", "io", 1)
+    assert await queue.unheard("deaf", []) == 1
+    await queue.step("dead", "io", 1)
+    working = [asyncio.create_task(worker.start()), asyncio.create_task(relay.run())]
+    yield queue
+    worker.event.set()
+    await working[0]
+    await redis.xadd(outbox_key(QUEUE), {"entry": "no JSON"})
+    assert await until(lambda: redis.xlen(refused_key(QUEUE)), 10)
+    await Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken").drain(1)  # not its turn
+    assert plane.entries
+    await end(working)
+    await relay.close()
+    await queue.disconnect()
+
+
+async def the_life(redis: Redis, queue: LaneQueue) -> None:
+    """Producers of both kinds, every ending, an abort, a takeover, what the page asks for."""
+    producer = RedisQueue(redis, name=QUEUE)
+    job = await producer.enqueue(TASK, key=f"{TASK}:1", ttl=60)
+    assert job is not None
+    await job.refresh(until_complete=10)
+    assert job.status is Status.COMPLETE
+    assert await queue.apply(TASK, timeout=10, key=f"{TASK}:1") == "well"
+    for number, do in enumerate(("lose", "lose", "refuse", "hold"), 2):
+        await queue.enqueue(TASK, key=f"{TASK}:{number}", do=do)
+    assert await until(lambda: redis.llen(keys.dead_letters_key(TASK)), 10)
+    assert await over(queue, f"{TASK}:5", 30), "a closed circuit holds nobody"
+    await queue.enqueue(TASK, key=f"{TASK}:6", do="hang", timeout=1)
+    await queue.enqueue(TASK, key=f"{TASK}:7", do="hang", timeout=0)
+    assert await until(lambda: _runs(queue, f"{TASK}:7"), 10)
+    hanging = await queue.job(f"{TASK}:7")
+    assert hanging is not None
+    await hanging.abort("enough")
+    assert await over(queue, f"{TASK}:7", 10)
+    assert await until(lambda: _failed(queue, f"{TASK}:6"), 10)
+    await queue.hurry()
+    assert await over(queue, f"{TASK}:6", 10)
+    await queue.retry(job, None)
+    breakers = Breakers(queue.scripts, redis)
+    for owner in range(5):
+        with pytest.raises(ConnectionError):
+            async with breakers.guard("store", str(owner)):
+                raise ConnectionError("away")
+    assert await over(queue, f"{TASK}:0", 10)
+    await Producer(redis).pending("local", TASK, ["1"])
+    await queue.info(jobs=True)
+
+
+async def _runs(queue: LaneQueue, key: str) -> bool:
+    job = await queue.job(key)
+    return job is not None and job.status is Status.ACTIVE
+
+
+async def _failed(queue: LaneQueue, key: str) -> bool:
+    job = await queue.job(key)
+    return job is not None and job.attempts > 0
+
+
+async def what_operators_do(queue: LaneQueue) -> None:
+    """Each command once, with what it has to work on."""
+    for line in (
+        "breaker list", "breaker open store --reason x", "breaker close store --reason x", "breaker reset store",
+        "dlq list", f"dlq show {TASK}:2", f"dlq replay {TASK}:2", f"dlq drop {TASK}:3", "quarantine list",
+        "pause io", "resume io", f"forget {TASK}:1 --yes", f"why {TASK}:1",
+    ):  # fmt: skip
+        done = await asyncio.to_thread(CliRunner().invoke, phaze, line.split())
+        assert done.exit_code == 0, (line, done.output, done.exception)
+    await asyncio.to_thread(CliRunner().invoke, phaze, ["pause", "io"])
+    await queue.enqueue(TASK, key=f"{TASK}:9")
+    done = await asyncio.to_thread(CliRunner().invoke, phaze, ["why", f"{TASK}:9"])
+    assert "it is queued, with 0 before it; the lane is paused" in done.output

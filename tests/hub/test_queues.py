@@ -1,0 +1,54 @@
+"""What waits on the queues, as JSON and for Prometheus."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
+
+from agent.lanes import LANES, queue_name
+from agent.phoenix import keys
+from agent.phoenix.breaker import Breakers
+from agent.phoenix.queue import LaneQueue
+from tests.hub.deliveries import AGENT
+
+
+async def test_queues_are_told_one_by_one_and_in_all(client: httpx.AsyncClient, redis: Redis) -> None:
+    for lane in ("io", "meta", None):
+        await LaneQueue(redis, name=queue_name(AGENT, lane)).enqueue("push_file", key="push_file:1")
+    await redis.set(keys.active_key(queue_name(AGENT, "meta")), "somebody else's")
+    found = (await client.get("/api/queues")).json()
+    rows = {row["lane"]: row for row in found["queues"]}
+    assert set(rows) == {*LANES, None}
+    assert (rows["io"]["queued"], rows[None]["queued"]) == (1, 1)
+    assert "WRONGTYPE" in rows["meta"]["error"]
+    assert found["total"] == {"queued": 2, "active": 0, "scheduled": 0, "parked": 0}
+
+
+async def test_metrics_say_what_waits(client: httpx.AsyncClient, redis: Redis) -> None:
+    await LaneQueue(redis, name=queue_name(AGENT, "io")).enqueue("push_file", key="push_file:1")
+    await Breakers(LaneQueue(redis).scripts, redis).force('s3."odd"\\name', "open", "a test")
+    await redis.rpush(keys.dead_letters_key("push_file"), "{}")
+    answer = await client.get("/metrics")
+    samples = {
+        (sample.name, frozenset(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert samples["phaze_queue_server_up", frozenset()] == 1
+    assert samples["phaze_queue_jobs", frozenset({"io", "queued", AGENT})] == 1
+    assert samples["phaze_circuit_state", frozenset({"open", 's3."odd"\\name'})] == 1
+    assert samples["phaze_circuit_state", frozenset({"closed", 's3."odd"\\name'})] == 0
+    assert samples["phaze_dead_letters", frozenset({"push_file"})] == 1
+    assert not [name for name, *_ in samples if not name.startswith("phaze_")]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
+async def test_promtool_has_nothing_to_say(client: httpx.AsyncClient) -> None:
+    text = (await client.get("/metrics")).content
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")

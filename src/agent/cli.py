@@ -11,6 +11,8 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("agent.up:up", "Take folders of music through all lanes, with everything started for you."),
     "tracks": ("agent.tracks:tracks", "Show the tracks in the catalogue."),
+    "duplicates": ("agent.duplicates:duplicates", "Show the files that are one recording, and the best of each."),
+    "tracklist": ("agent.tracklist:tracklist", "Find the tracks of a set, and write them as cue and JSON."),
     "approve": ("agent.operator.batches:approve", "Move, rename and tag files, from a file of proposals."),
     "undo": ("agent.operator.batches:undo", "Take back what a batch of approved proposals did."),
     "batches": ("agent.operator.batches:batches", "Approved batches: list them, show one."),

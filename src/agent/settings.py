@@ -134,6 +134,10 @@ class Settings(BaseSettings):
         4096, ge=128, description="Memory cap of one child process in MiB; a job that passes it fails alone."
     )
     child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
+    fingerprint_engine: MaybeStr = Field(
+        None,
+        description="Address of another fingerprint engine (pipelines/music/sidecar.py) that gets every file as well.",
+    )
     move_roots: MaybeStr = Field(
         None,
         description="Folders, parted by colons, outside of which this agent moves and tags nothing; unset: the job's.",
@@ -224,6 +228,13 @@ class Settings(BaseSettings):
         if value and not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
         return value.rstrip("/")
+
+    @field_validator("fingerprint_engine")
+    @classmethod
+    def _plain_address(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value):
+            raise ValueError("must be an http:// or https:// address without user, password and query")
+        return None if value is None else value.rstrip("/")
 
     @field_validator("hub_url", "models_url")
     @classmethod

@@ -41,7 +41,8 @@ class TaskContext(Protocol):
         """Hand over one part of a result too large for one piece, in order, through the same door as the result."""
 
     async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        """What only the surroundings have, each `subject` with its own JSON: signed requests (`s3`), a key (`ssh-key`).
+        """What only the surroundings have, each `subject` with its own JSON: signed requests (`s3`), a key (`ssh-key`),
+        where the library's tracks occur in a fingerprint (`prints`).
 
         Raises `NotAnswered` (ask again later) and `NotGranted`. Answers may be secrets: never log or return them.
         """

@@ -119,7 +119,7 @@ async def test_all_mode_works_on_the_base_queue_with_every_task(worker: Process)
     await worker.start(lane=None, module="agent.cli")
     (line,) = [line for line in worker.lines() if line["event"] == "worker.started"]
     assert (line["lane"], line["queue"], line["concurrency"]) == ("all", "phaze-agent-test", 8)
-    assert len(line["tasks"]) == 8
+    assert len(line["tasks"]) == 9
 
 
 async def test_a_plain_producers_job_is_done_and_delivered_once(worker: Process, plane: ControlPlane) -> None:

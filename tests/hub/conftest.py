@@ -15,6 +15,9 @@ from agent.hub.server import listen, url_of
 from agent.producer import Producer
 from agent.settings import load_settings
 from tests.hub.deliveries import AGENT, TOKEN
+from tests.pipelines.conftest import make, samples
+
+__all__ = ["catalogue", "client", "hub_url", "make", "samples"]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 
 from agent.hub.batches import BatchRefused
 from agent.hub.catalogue import Catalogue
-from agent.hub.file_tasks import ANALYSIS, BATCH, FILE_TASKS, METADATA
+from agent.hub.file_tasks import ANALYSIS, BATCH, FILE_TASKS, METADATA, use_engine
 from agent.phoenix.outbox import Entry
 from pipelines.files.execute_approved_batch import BatchPayload, Item, Move
 from pipelines.files.proposals import Proposal, report_of
@@ -158,6 +159,15 @@ def test_a_result_that_comes_twice_or_late_moves_nothing_a_second_time(catalogue
     assert ids(catalogue) == before
 
 
+@pytest.fixture(params=[None, "http://audfprint:8001"], ids=["no engine", "an engine"])
+def engine(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    """Another fingerprint engine that every file is owed to, or none."""
+    use_engine(request.param)
+    yield request.param
+    use_engine(None)
+
+
+@pytest.mark.usefixtures("engine")
 def test_new_tags_are_read_again_and_the_sound_is_not_listened_to_again(catalogue: Catalogue) -> None:
     scan(catalogue, "/m", [seen("/m/a")])
     catalogue.record(AGENT, [result(service, 1, "/m/a", bpm=120, finished_at=100.0) for service in FILE_TASKS])

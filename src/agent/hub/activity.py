@@ -213,7 +213,7 @@ def _is_late(job: Job) -> bool:
 
 def _lane_counts(lane: str, lanes: list[_Lane], progress: Progress) -> dict[str, int]:
     mine = [one for one in lanes if one.lane == lane]
-    tasks = [task for task in LANE_TASKS[lane] if task in FILE_TASKS]
+    tasks = [task for task in LANE_TASKS[lane] if task in FILE_TASKS and task in progress.settled]
     settled = {outcome: sum(progress.settled.get(task, {}).get(outcome, 0) for task in tasks) for outcome in OUTCOMES}
     return {
         "queued": sum(one.queued for one in mine),

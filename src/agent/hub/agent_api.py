@@ -1,4 +1,4 @@
-"""What agents say to the hub: results, heartbeats, asking for scans and signatures. Each with the agent's token."""
+"""What agents say to the hub: results, heartbeats, and what they ask it for. Each with the agent's token."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from agent.hub.index import IndexUnavailable
 from agent.hub.limits import read_body
 from agent.hub.problems import first_problem
 from agent.hub.scans import ScanRefused
@@ -19,6 +20,7 @@ from agent.hub.services import Services
 from agent.hub.signing import SigningRefused
 from agent.phoenix.outbox import Entry
 from pipelines.files.s3_signer import Wanted
+from pipelines.music.prints import decode_items
 
 MAX_BEAT = 16 * 2**10
 """Bytes of a heartbeat."""
@@ -83,6 +85,28 @@ async def scans(request: Request) -> JSONResponse:
     return JSONResponse({"scans": ids})
 
 
+async def prints(request: Request) -> JSONResponse:
+    """POST {"raw": a fingerprint, base64} -> {"heard": [{"file_id", "artist", "title", "path", "start", ...}, ...],
+    "indexed", "waiting"}: where tracks of the library occur in it (`pipelines.music.live_set.Heard`), in order.
+
+    503: the index cannot answer now; ask again later.
+    """
+    services = await admit(request, request.path_params["agent_id"])
+    raw = (await json_body(request)).get("raw")
+    try:
+        if not isinstance(raw, str):
+            raise ValueError
+        decode_items(raw)
+    except ValueError:
+        raise HTTPException(400, "raw must be a fingerprint: base64 of little-endian uint32") from None
+    try:
+        answer = await services.index.find(raw)
+    except IndexUnavailable as error:
+        raise HTTPException(503, str(error), {"retry-after": "5"}) from None
+    heard = await asyncio.to_thread(services.catalogue.named, answer["found"])
+    return JSONResponse({"heard": heard, "indexed": answer["indexed"], "waiting": answer["waiting"]})
+
+
 async def signatures(request: Request) -> JSONResponse:
     """POST {"record_id", "wanted": Wanted} -> Granted: one signed request for the object of that file.
 
@@ -132,6 +156,7 @@ async def json_body(request: Request, *limit: int) -> dict[str, Any]:
 routes = [
     Route("/api/agents/{agent_id}/results", results, methods=["POST"]),
     Route("/api/agents/{agent_id}/heartbeat", heartbeat, methods=["POST"]),
+    Route("/api/agents/{agent_id}/prints", prints, methods=["POST"]),
     Route("/api/agents/{agent_id}/signatures", signatures, methods=["POST"]),
     Route("/api/scans", scans, methods=["POST"]),
 ]

@@ -17,10 +17,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from agent.cancelling import end
-from agent.hub import agent_api, batch_api, pages, queues
+from agent.hub import agent_api, batch_api, duplicate_pages, pages, queues
 from agent.hub.activity import Activity
-from agent.hub.catalogue import Catalogue, CatalogueUnavailable
-from agent.hub.comparing import compare_aside
+from agent.hub.catalogue import PRINTS_FOLDER, Catalogue, CatalogueUnavailable
+from agent.hub.index import IndexProcess
 from agent.hub.limits import KnownHosts, SecurityHeaders
 from agent.hub.reconciler import Reconciler
 from agent.hub.services import Services
@@ -41,11 +41,12 @@ def create_app(
 
     Whoever calls closes catalogue, redis and producer after the app has shut down. Raises ConfigError (PHAZE_S3_*).
     """
+    index = IndexProcess(catalogue.path, catalogue.path.with_name(PRINTS_FOLDER), catalogue.duplicates)
     reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        loops = [asyncio.create_task(compare_aside(catalogue.path, catalogue.duplicates), name="compare-prints")]
+        loops = [asyncio.create_task(index.run(), name="index-prints")]
         if reconciler is not None:
             loops.append(asyncio.create_task(reconciler.run(), name="reconciler"))
         try:
@@ -54,7 +55,7 @@ def create_app(
             await end(loops, within=LOOPS_END)
 
     app = Starlette(
-        routes=[*agent_api.routes, *batch_api.routes, *queues.routes, *pages.routes],
+        routes=[*agent_api.routes, *batch_api.routes, *queues.routes, *duplicate_pages.routes, *pages.routes],
         middleware=[Middleware(KnownHosts, names=known_names(settings))],
         exception_handlers={
             HTTPException: _refuse,
@@ -63,7 +64,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis, Signing.of(settings))
+    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis, index, Signing.of(settings))
     # Outside of Starlette, whose own middleware answers 500 from around all that it is given.
     return SecurityHeaders(app)
 

@@ -9,17 +9,31 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 import structlog
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import batches, debts, derived, others, progress, recording, scans, schema, tracks, transfers, work
+from agent.hub import (
+    batches,
+    copies,
+    debts,
+    derived,
+    others,
+    progress,
+    recording,
+    scans,
+    schema,
+    tracks,
+    transfers,
+    work,
+)
 from agent.hub.batches import Batch
+from agent.hub.copies import Group, Location, Pair
 from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
 from agent.hub.debts import Debt
 from agent.hub.duplicates import DuplicateGroups
@@ -35,9 +49,13 @@ from pipelines.files.proposals import BatchPayload
 
 __all__ = ["Catalogue", "CatalogueError", "CatalogueUnavailable", "Refusal", "Track", "TrackFilter"]
 
+if TYPE_CHECKING:
+    from agent.hub.library import Library
+
 log = structlog.get_logger()
 
 FILE_NAME = "catalogue.sqlite"
+PRINTS_FOLDER = "prints"
 
 
 class Catalogue:
@@ -60,7 +78,7 @@ class Catalogue:
                     f"{folder} cannot be made ({error.strerror}); set PHAZE_DATA_DIR to a folder of yours"
                 ) from None
         self._database = Database(path, read_only=read_only)
-        self.duplicates = DuplicateGroups(self._database.read)
+        self.duplicates = DuplicateGroups(self._database.read, folder / PRINTS_FOLDER)
         try:
             schema.prepare(self._database)
             if not read_only:
@@ -200,6 +218,44 @@ class Catalogue:
         with self._database.read() as connection:
             labels = self.duplicates.labels
             return tracks.read(connection, labels, chosen or TrackFilter(), sort=sort, limit=limit, offset=offset)
+
+    def tracks_of(self, ids: Collection[int]) -> list[Track]:
+        """The tracks of these files, as far as they are present."""
+        with self._database.read() as connection:
+            return tracks.read_some(connection, self.duplicates.labels, ids)
+
+    def named(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What an index found (`Library.find`), with artist, title and path; without files that are gone meanwhile."""
+        known = {track.id: track for track in self.tracks_of({row["file_id"] for row in rows})}
+        return [
+            {**row, "artist": track.artist, "title": track.title, "path": track.encoded_path}
+            for row in rows
+            if (track := known.get(row["file_id"])) is not None
+        ]
+
+    def library(self) -> Library:
+        """The index of all prints, brought up to date in this process and written nowhere. Imports numpy."""
+        from agent.hub.library import Library
+
+        found = Library(self._database.read, self.path.with_name(PRINTS_FOLDER), read_only=True)
+        while found.sync():
+            pass
+        return found
+
+    def groups(self, limit: int | None = None, offset: int = 0) -> list[Group]:
+        """See `copies.read_groups`; as of the last `compare_prints`."""
+        with self._database.read() as connection:
+            return copies.read_groups(connection, self.duplicates.labels, limit, offset)
+
+    def relatives(self, limit: int | None = None, offset: int = 0) -> list[Pair]:
+        """See `copies.read_pairs`; as of the last `compare_prints`."""
+        with self._database.read() as connection:
+            return copies.read_pairs(connection, self.duplicates.relatives, limit, offset)
+
+    def location(self, file_id: int) -> Location | None:
+        """Where a present file lies; None if the catalogue has no such file."""
+        with self._database.read() as connection:
+            return copies.location(connection, file_id)
 
     def count_tracks(self, chosen: TrackFilter | None = None) -> int:
         """How many tracks pass the filter."""

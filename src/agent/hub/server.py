@@ -21,7 +21,7 @@ from agent import logs
 from agent.errors import ConfigError
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
-from agent.hub.file_tasks import use_profile
+from agent.hub.file_tasks import use_engine, use_profile
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.settings import Settings, load_settings
@@ -45,6 +45,7 @@ async def serve(settings: Settings) -> None:
     address = settings.redis_address
     if address is None:
         raise ConfigError("PHAZE_REDIS_URL is not set; give the address of a Redis or Valkey server, or run `phaze up`")
+    use_engine(settings.fingerprint_engine)
     with contextlib.ExitStack() as stack:
         use_profile(settings.profile)
         catalogue = stack.enter_context(Catalogue(settings.data_dir))

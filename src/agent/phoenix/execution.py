@@ -17,7 +17,7 @@ from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
 from agent.throttle import OncePer
 from pipelines.context import policy_of
-from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError, NotGranted
+from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotGranted
 from pipelines.payload import Outcome, TaskResult
 
 if TYPE_CHECKING:
@@ -86,12 +86,10 @@ class Execution:
         self._run.outside_effects = policy.outside_effects
         self._run.limit(seconds + TIMEOUT_MARGIN)
         circuit = policy.dependency(payload) if policy.dependency is not None else None
-        built = True
         async with self._breakers.guard(circuit, self._run.token):
             try:
                 result = await self._function(self, payload)
             except InputRejected as error:
-                built = not isinstance(error, NotBuiltError)
                 result = TaskResult(outcome="rejected", reason=str(error))
             except InputChanged:
                 result = TaskResult(outcome="skipped", reason="changed-since-scan")
@@ -102,7 +100,7 @@ class Execution:
             getattr(result, "reason", None),
             payload.version,
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
-            remember=built and outcome != "skipped",
+            remember=outcome != "skipped",
         )
 
     # What the task sees (pipelines.context.TaskContext).

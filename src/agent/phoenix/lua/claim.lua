@@ -6,32 +6,6 @@
 -- Everything is looked at first and written last: a read that fails changes nothing.
 
 local LOCKED_ELSEWHERE = 2     -- seconds until a job whose record somebody else runs is looked at again
-local FAR_FUTURE = 4102444800  -- due when something other than the clock releases it (2100-01-01)
-
--- The task's name of a stored job, or nil. SAQ writes it first; cjson is only asked where somebody else did not,
--- because it refuses lone surrogates, which names of files may hold.
-local function service_of(job)
-    local name = string.match(job, '^%s*{%s*"function"%s*:%s*"([^"\\]+)"')
-    if name then return name end
-    local ok, decoded = pcall(cjson.decode, job)
-    if ok and type(decoded) == 'table' and type(decoded['function']) == 'string' then
-        return decoded['function']
-    end
-    return nil
-end
-
--- What follows the first colon of a job's key; the whole key where there is none.
-local function record_of(id, prefix)
-    local key = string.sub(id, #prefix + 1)
-    return string.match(key, '^[^:]*:(.+)$') or key
-end
-
--- Calls a command for many keys or members at once.
-local function of_all(command, items, ...)
-    local call = {command, ...}
-    for _, item in ipairs(items) do call[#call + 1] = item end
-    return redis.call(unpack(call))
-end
 
 -- The ids at the head of the queue, each once, that are not elsewhere already; and how many were looked at.
 local function at_head(keys, n)
@@ -47,25 +21,6 @@ local function at_head(keys, n)
         end
     end
     return ids, #found
-end
-
--- What the server knows of each id: {id, job, service, record, lock_key, lock, marker, deaths}.
-local function facts_of(keys, ids, prefix)
-    if #ids == 0 then return {} end
-    local jobs, deaths = of_all('MGET', ids), of_all('HMGET', ids, keys.deaths)
-    local facts, lock_keys, marker_keys = {}, {}, {}
-    for at, id in ipairs(ids) do
-        local service, record = jobs[at] and service_of(jobs[at]) or '', record_of(id, prefix)
-        lock_keys[at] = 'lock:' .. service .. ':' .. record
-        marker_keys[at] = 'processed:' .. service .. ':' .. record
-        facts[at] = {id = id, job = jobs[at], service = service, record = record, lock_key = lock_keys[at],
-            deaths = deaths[at]}
-    end
-    local locks, markers = of_all('MGET', lock_keys), of_all('MGET', marker_keys)
-    for at, fact in ipairs(facts) do
-        fact.lock, fact.marker = locks[at], markers[at]
-    end
-    return facts
 end
 
 local function claim(keys, prefix, worker, lease, lane, n)
@@ -90,7 +45,7 @@ local function claim(keys, prefix, worker, lease, lane, n)
         elseif paused[fact.service] then
             local list = 'paused:' .. fact.service
             redis.call('ZADD', keys.incomplete, FAR_FUTURE, fact.id)
-            redis.call('RPUSH', 'phoenix:parked:' .. list, fact.id)
+            redis.call('RPUSH', parked_key(list), fact.id)
             redis.call('SADD', keys.parked_on, list)
         elseif fact.service ~= '' and (held[fact.lock_key] or lease_end(fact.lock) > now) then
             redis.call('ZADD', keys.incomplete, math.floor(now / 1000) + LOCKED_ELSEWHERE, fact.id)

@@ -5,7 +5,7 @@
 -- What waits for something else than time (a circuit, the end of a pause) stays where it is.
 
 local keys = queue_keys()
-local ids = redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', '(4102444800', 'LIMIT', 0, tonumber(ARGV[1]))
+local ids = redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', '(' .. FAR_FUTURE, 'LIMIT', 0, tonumber(ARGV[1]))
 for _, id in ipairs(ids) do
     redis.call('ZADD', keys.incomplete, 0, id)
     redis.call('RPUSH', keys.queued, id)

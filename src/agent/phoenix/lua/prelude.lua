@@ -39,6 +39,14 @@ local function restated(job, status, started, now, worker)
         status, started, now, worker)
 end
 
+-- Due when something other than the clock releases it (2100-01-01).
+local FAR_FUTURE = 4102444800
+
+-- Keys that a script finds out for itself, as keys.py builds them.
+local function lock_key(service, record) return 'lock:' .. service .. ':' .. record end
+local function marker_key(service, record) return 'processed:' .. service .. ':' .. record end
+local function parked_key(circuit) return 'phoenix:parked:' .. circuit end
+
 -- The keys of one queue, in the order in which every script is given them.
 local function queue_keys()
     return {

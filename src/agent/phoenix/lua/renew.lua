@@ -10,10 +10,10 @@ local now = math.floor(clock() / 1000)
 local till = decimal(now + tonumber(ARGV[1]))
 local lost = {}
 for at = 2, #ARGV, 4 do
-    local id, lock_key = ARGV[at], 'lock:' .. ARGV[at + 1] .. ':' .. ARGV[at + 2]
-    local lock = redis.call('GET', lock_key)
+    local id, held = ARGV[at], lock_key(ARGV[at + 1], ARGV[at + 2])
+    local lock = redis.call('GET', held)
     if owned(lock, ARGV[at + 3]) then
-        redis.call('SET', lock_key, (string.gsub(lock, '"until": %d+}$', '"until": ' .. till .. '}')))
+        redis.call('SET', held, (string.gsub(lock, '"until": %d+}$', '"until": ' .. till .. '}')))
         redis.call('ZADD', keys.active, till, id)
     else
         lost[#lost + 1] = id

@@ -29,7 +29,7 @@ local function conclude(keys, run)
     if entry ~= '' then demand(keys.outbox, 'stream') end
     if run.letter ~= '' then demand(run.list, 'list') end
     if run.marker ~= '' then
-        redis.call('SET', 'processed:' .. run.service .. ':' .. run.record, run.marker, 'PX', run.marker_ms)
+        redis.call('SET', marker_key(run.service, run.record), run.marker, 'PX', run.marker_ms)
     end
     if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
     if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
@@ -45,7 +45,7 @@ end
 -- It is not over: it waits for its next attempt, for a worker, or for a circuit.
 local function give_back(keys, run)
     if run.kind == 'park' then
-        demand('phoenix:parked:' .. run.list, 'list')
+        demand(parked_key(run.list), 'list')
         demand(keys.parked_on, 'set')
     end
     redis.call('SET', run.id, run.job)
@@ -56,7 +56,7 @@ local function give_back(keys, run)
         redis.call('LPUSH', keys.queued, run.id)
     else
         redis.call('ZADD', keys.incomplete, FAR_FUTURE, run.id)
-        redis.call('RPUSH', 'phoenix:parked:' .. run.list, run.id)
+        redis.call('RPUSH', parked_key(run.list), run.id)
         redis.call('SADD', keys.parked_on, run.list)
     end
 end
@@ -68,7 +68,7 @@ end
 
 local function stale(keys, run)
     if run.kind == 'settle' and run.marker ~= '' then
-        local marker = redis.call('GET', 'processed:' .. run.service .. ':' .. run.record)
+        local marker = redis.call('GET', marker_key(run.service, run.record))
         if field(marker, 'token') == run.token then return 'settled' end
     end
     redis.call('HINCRBY', keys.counters, 'stale', 1)
@@ -98,7 +98,7 @@ local function settle(keys, runs)
     if #runs == 0 then return {} end
     local ids, lock_keys = {}, {}
     for at, run in ipairs(runs) do
-        ids[at], lock_keys[at] = run.id, 'lock:' .. run.service .. ':' .. run.record
+        ids[at], lock_keys[at] = run.id, lock_key(run.service, run.record)
     end
     local locks, asked = of_all('MGET', lock_keys), of_all('SMISMEMBER', ids, keys.aborts)
     local answers, free, idle, over = {}, {}, {}, {}

@@ -4,7 +4,6 @@
 -- -> {number taken from the list, number queued of them}
 -- Each goes to the queue that its id names. One that no longer waits here was aborted, or released by hand, and is dropped.
 
-local FAR_FUTURE = 4102444800  -- due when something other than the clock releases it (2100-01-01)
 local ids = redis.call('LRANGE', KEYS[1], 0, tonumber(ARGV[1]) - 1)
 local moved = 0
 if #ids > 0 then redis.call('LPOP', KEYS[1], #ids) end

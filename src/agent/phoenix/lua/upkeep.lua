@@ -9,8 +9,7 @@ local prefix, most = ARGV[1], tonumber(ARGV[2])
 local sweeps = ARGV[3] == '1'
 
 -- An idle queue costs one look: the clock is asked only where it decides something.
-local FAR_FUTURE = '(4102444800'  -- due when something other than the clock releases it (2100-01-01)
-local waits = #redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', FAR_FUTURE, 'LIMIT', 0, 1) > 0
+local waits = #redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', '(' .. FAR_FUTURE, 'LIMIT', 0, 1) > 0
 local now = (waits or sweeps) and math.floor(clock() / 1000) or 0
 local second = decimal(math.floor(now / 1000))
 local due = waits and redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', second, 'LIMIT', 0, most) or {}
@@ -29,7 +28,7 @@ end
 
 local function lock_of(job, id)
     local service = service_of(job)
-    local key = service and 'lock:' .. service .. ':' .. record_of(id, prefix)
+    local key = service and lock_key(service, record_of(id, prefix))
     return key, key and redis.call('GET', key)
 end
 
@@ -59,10 +58,10 @@ local function take_over(id, held)
         redis.call('HINCRBY', keys.counters, 'vanished', 1)
         return false
     end
-    local lock_key, lock = lock_of(job, id)
+    local held_by, lock = lock_of(job, id)
     if lock and lease_end(lock) <= now then  -- a live one is another queue's job for the same record
         note_death(id, held[field(lock, 'owner')] == 1)
-        redis.call('DEL', lock_key)
+        redis.call('DEL', held_by)
     end
     if unwanted then
         end_aborted(keys, id, aborted_text(job, now), ABORTED_VISIBLE)

@@ -50,6 +50,11 @@ def marker_key(service: str, record_id: str) -> str:
     return f"processed:{service}:{record_id}"
 
 
+def ended_key(token: str) -> str:
+    """`phoenix:ended:<token>`: that a run came to an end that left no marker; kept for minutes."""
+    return f"phoenix:ended:{token}"
+
+
 def dead_letters_key(service: str) -> str:
     """`phoenix:<service>:dlq`: a list of JSON entries, the oldest first."""
     return f"phoenix:{service}:dlq"

@@ -41,6 +41,9 @@ UPKEEP = 1.0
 ALONE_AFTER = 2
 """Takeovers after which a job runs alone, so that its next death can be told from bad luck."""
 
+SETTLE_AGAIN = 5.0
+"""Seconds until an ending that the server could not write is sent once more."""
+
 SETTLE_AT_STOP = 5.0
 """Seconds that a stopping worker tries to hand over what has ended; what it cannot, its leases' ends will."""
 
@@ -79,6 +82,7 @@ class LaneWorker(Worker[Any]):
         self._sweep_every = sweep
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
         self._endings = Endings(queue, self.id, outbox=outbox)
+        self._unwritten: dict[str, Run] = {}
         self._waiting_alone: list[Run] = []
         self._alone: Run | None = None
         self._leases = Leases(queue, self._held)
@@ -94,7 +98,7 @@ class LaneWorker(Worker[Any]):
 
     def _held(self) -> list[Run]:
         """Runs whose lease is to be kept: those that run, and those that have ended and are not settled yet."""
-        return [*list(self.runs.values()), *list(self._pump.unsettled.values())]
+        return [*list(self.runs.values()), *list(self._pump.unsettled.values()), *list(self._unwritten.values())]
 
     # What the pump asks for.
 
@@ -141,8 +145,19 @@ class LaneWorker(Worker[Any]):
             log.warning("job.stale", task=run.service, record_id=run.record, fence=run.token)
         else:
             outcome = "error"
-            log.error("job.settle_failed", id=run.id, error=answer)
+            log.error("job.settle_failed", id=run.id, error=answer, again_in=SETTLE_AGAIN)
+            self._settle_later(ending)
         self._count(run.service, outcome, seconds)
+
+    def _settle_later(self, ending: Ending) -> None:
+        """The server cannot write it until somebody has repaired a key; until then the run and its result are ours."""
+        self._unwritten[ending.run.token] = ending.run
+
+        def again() -> None:
+            self._pump.add(ending)
+            del self._unwritten[ending.run.token]
+
+        asyncio.get_running_loop().call_later(SETTLE_AGAIN, again)
 
     def _count(self, task: str, outcome: str, seconds: float) -> None:
         task = task if task in self.functions else "unknown"  # what strangers enqueue makes no series of its own

@@ -19,6 +19,7 @@ ALL = "".join(text(script) for script in PARTS)
         keys.lock_key("", "").rstrip(":"),
         keys.marker_key("", "").rstrip(":"),
         keys.parked_key(""),
+        keys.ended_key(""),
         keys.deaths_key(""),
         keys.JOB_PREFIX,
     ],

@@ -46,6 +46,16 @@ local FAR_FUTURE = 4102444800
 local function lock_key(service, record) return 'lock:' .. service .. ':' .. record end
 local function marker_key(service, record) return 'processed:' .. service .. ':' .. record end
 local function parked_key(circuit) return 'phoenix:parked:' .. circuit end
+local function ended_key(token) return 'phoenix:ended:' .. token end
+
+-- Raises where a key is of another type than it should be. Each key is looked at once in a script.
+local sound = {}
+local function demand(key, kind)
+    if sound[key] then return end
+    local is = redis.call('TYPE', key).ok
+    if is ~= kind and is ~= 'none' then error(key .. ' is a ' .. is .. ', not a ' .. kind .. '; rename it', 0) end
+    sound[key] = true
+end
 
 -- The keys of one queue, in the order in which every script is given them.
 local function queue_keys()

@@ -89,9 +89,8 @@ class LaneQueue(RedisQueue):
 
     async def upkeep(self, *, orphans: bool, aborts: bool) -> tuple[int, list[str], list[str]]:
         """Queue what is due; take over from dead workers; which running jobs somebody wants to end."""
-        due, taken, asked = await self.scripts(
-            "upkeep", self.keys, [self.prefix, UPKEEP_MOST, int(orphans), int(aborts)]
-        )
+        arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000)]
+        due, taken, asked = await self.scripts("upkeep", self.keys, arguments)
         return int(due), [job_id.decode() for job_id in taken], [job_id.decode() for job_id in asked]
 
     async def unpark(self, circuit: str, most: int) -> int:
@@ -106,6 +105,11 @@ class LaneQueue(RedisQueue):
         while step := int(await self.scripts("hurry", self.keys, [UPKEEP_MOST])):
             moved += step
         return moved
+
+    async def alone(self, run: Run) -> bool:
+        """Note that a run has its worker to itself, for who counts deaths; False if it is no longer ours."""
+        arguments = [run.service, run.record.encode("utf-8", "surrogateescape"), run.token]
+        return bool(await self.scripts("alone", [], arguments))
 
     async def touch(self, run: Run, **fields: Any) -> bool:
         """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours."""

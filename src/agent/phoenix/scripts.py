@@ -25,6 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "step": ("facts", "claim", "aborted", "settle", "step"),
     "unheard": ("facts", "unheard"),
     "renew": ("renew",),
+    "alone": ("alone",),
     "upkeep": ("facts", "aborted", "upkeep"),
     "update": ("update",),
     "abort": ("facts", "aborted", "abort"),

@@ -15,6 +15,7 @@ from saq.worker import ensure_coroutine_function
 
 from agent import metrics
 from agent.cancelling import end
+from agent.phoenix.alone import Alone
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
 from agent.phoenix.lease import Leases
@@ -37,9 +38,6 @@ SWEEP = 5.0
 """Seconds between looks for jobs of dead workers: recovery takes a lease and one of these at most."""
 
 UPKEEP = 1.0
-
-ALONE_AFTER = 2
-"""Takeovers after which a job runs alone, so that its next death can be told from bad luck."""
 
 SETTLE_AGAIN = 5.0
 """Seconds until an ending that the server could not write is sent once more."""
@@ -83,8 +81,7 @@ class LaneWorker(Worker[Any]):
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
         self._endings = Endings(queue, self.id, outbox=outbox)
         self._unwritten: dict[str, Run] = {}
-        self._waiting_alone: list[Run] = []
-        self._alone: Run | None = None
+        self._alone = Alone(queue, lambda: self.runs.values(), start=self._start, hand_back=self._hand_back)
         self._leases = Leases(queue, self._held)
         self._ticks = Ticks(queue, self.cron_jobs, self.cron_tz)
         self._pump = Pump(queue, self)
@@ -113,7 +110,7 @@ class LaneWorker(Worker[Any]):
 
     def room(self) -> int:
         """Jobs that may be claimed now; none while one runs alone, or waits for that."""
-        if self.event.is_set() or self._waiting_alone or self._alone is not None:
+        if self.event.is_set() or self._alone.busy:
             return 0
         return self.concurrency - len(self.runs)
 
@@ -167,19 +164,14 @@ class LaneWorker(Worker[Any]):
     # One run.
 
     def begin(self, run: Run) -> None:
-        """Start a claimed run; one that was taken over too often waits until it can run alone."""
+        """Start a claimed run; one that was taken over too often, once it can run alone."""
         self.runs[run.id] = run
         log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
-        if run.takeovers >= ALONE_AFTER and self.concurrency > 1:
-            self._waiting_alone.append(run)
-            self._start_alone()
-        else:
-            self._start(run)
+        self._alone.begin(run)
 
-    def _start_alone(self) -> None:
-        if self._alone is None and self._waiting_alone and len(self.runs) == len(self._waiting_alone):
-            self._alone = self._waiting_alone.pop(0)
-            self._start(self._alone)
+    def _hand_back(self, run: Run) -> None:
+        self.runs.pop(run.id, None)
+        self._pump.add(self._endings.released(run))
 
     def _start(self, run: Run) -> None:
         run.task = asyncio.create_task(self._carry_out(run))
@@ -188,7 +180,8 @@ class LaneWorker(Worker[Any]):
     async def _carry_out(self, run: Run) -> None:
         run.begun = True
         try:
-            ending = await self._runner.carry_out(run)
+            may_go = await self._alone.announced(run)
+            ending = await self._runner.carry_out(run) if may_go else self._endings.released(run)
         except Exception as error:  # a fault of ours must not cost the job: its lease would end and it would run again
             log.exception("job.ending_failed", task=run.service, record_id=run.record)
             ending = self._endings.quarantined(run, error)
@@ -197,10 +190,7 @@ class LaneWorker(Worker[Any]):
         self.runs.pop(run.id, None)
         if run.task is not None:
             self.tasks.discard(run.task)
-        if run is self._alone:
-            self._alone = None
-        if self._waiting_alone:
-            self._start_alone()
+        self._alone.ended(run)
         self._pump.wake()
 
     # Upkeep.
@@ -269,10 +259,7 @@ class LaneWorker(Worker[Any]):
             if self._stopped:
                 return
             self._stopped = True
-        for run in self._waiting_alone:
-            self.runs.pop(run.id, None)
-            self._pump.add(self._endings.released(run))
-        self._waiting_alone.clear()
+        self._alone.give_up()
         running = [run.task for run in self.runs.values() if run.task is not None]
         if running:
             log.info("worker.stopping", running=len(running), grace=self._grace)

@@ -40,8 +40,7 @@ local function claim(keys, prefix, worker, lease, lane, n)
     local taken, texts, leases, held = {}, {}, {}, {}
     for _, fact in ipairs(facts) do
         if not fact.job then
-            redis.call('ZREM', keys.incomplete, fact.id)
-            redis.call('HINCRBY', keys.counters, 'vanished', 1)
+            vanished(keys, fact.id)
         elseif paused[fact.service] then
             local list = 'paused:' .. fact.service
             redis.call('ZADD', keys.incomplete, FAR_FUTURE, fact.id)

@@ -43,3 +43,12 @@ local function facts_of(keys, ids, prefix)
     end
     return facts
 end
+
+-- A job whose text is gone, and nothing else is to be left of it: a later one with its key is another job.
+local function vanished(keys, id)
+    redis.call('ZREM', keys.active, id)
+    redis.call('ZREM', keys.incomplete, id)
+    redis.pcall('HDEL', keys.deaths, id)
+    redis.pcall('SREM', keys.aborts, id)
+    redis.pcall('HINCRBY', keys.counters, 'vanished', 1)
+end

@@ -12,6 +12,9 @@ PAUSED = "phoenix:paused"
 CIRCUITS = "phoenix:circuits"
 """A set of the circuits that were ever used, for listing them."""
 
+PROBES = "phoenix:probes"
+"""A hash, token -> circuit, of the runs that probe a circuit: their permits are renewed with their leases."""
+
 FAR_FUTURE = 4_102_444_800
 """Unix seconds (2100-01-01): the due time of a job that something else than the clock will release."""
 

@@ -128,7 +128,7 @@ async def test_what_has_its_worker_to_itself_says_so_in_its_lock_and_the_rest_is
     first, second = (lanes.worker(lanes.queue(redis), [("work", work)], concurrency=4) for _ in range(2))
     async with running(first):
         await asyncio.wait_for(began.wait(), 10)
-        assert list(run.record for run in first.runs.values()) == ["suspect"]
+        assert [run.record for run in first.runs.values()] == ["suspect"]
         assert json.loads(await redis.get(keys.lock_key("work", "suspect")))["alone"] == "yes"
         async with running(second):
             for number in range(3):

@@ -20,7 +20,7 @@ ALL = "".join(text(script) for script in PARTS)
         keys.marker_key("", "").rstrip(":"),
         keys.parked_key(""),
         keys.ended_key(""),
-        keys.deaths_key(""),
+        keys.PROBES,
         keys.JOB_PREFIX,
     ],
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, tuple[str, ...]] = {
     "step": ("facts", "claim", "aborted", "settle", "step"),
-    "unheard": ("facts", "unheard"),
+    "unheard": ("facts", "aborted", "unheard"),
     "renew": ("renew",),
     "alone": ("alone",),
     "upkeep": ("facts", "aborted", "upkeep"),

@@ -175,3 +175,17 @@ async def test_a_job_without_a_readable_task_is_given_back_as_well(redis: Redis)
     assert await queue.count("active") == 1
     (again,) = await claimed(queue, 9)
     assert again.id == queue.job_id("work:mine")
+
+
+async def test_what_was_never_heard_of_and_was_to_end_is_over(redis: Redis) -> None:
+    queue = LaneQueue(redis, name="lane")
+    job = await queue.enqueue("work", key="work:1")
+    assert job is not None
+    await claimed(queue)
+    await job.abort("enough")
+    assert await queue.unheard("me", []) == 0
+    ended = await queue.job("work:1")
+    assert ended is not None
+    assert (ended.status, ended.error) == (Status.ABORTED, "enough")
+    assert await queue.count("incomplete") == await queue.count("active") == 0
+    assert await redis.exists(keys.aborts_key("lane"), keys.lock_key("work", "1")) == 0

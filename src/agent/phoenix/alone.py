@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from agent.phoenix.endings import OWN_DEATHS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -64,7 +66,9 @@ class Alone:
         """Start a run now, or once it is alone, or not at all."""
         if self._run is not None:
             self._hand_back(run)
-        elif run.takeovers >= ALONE_AFTER and run.service:
+        elif (
+            run.takeovers >= ALONE_AFTER and run.own_deaths < OWN_DEATHS and run.service
+        ):  # else it is set aside at once
             self._run = run
             self._try()
         else:

@@ -181,6 +181,14 @@ async def test_a_time_to_live_that_the_server_cannot_keep_is_refused_before_anyt
     assert await ended(queue, ending) == ["settled"]
 
 
+async def test_a_part_of_a_millisecond_is_a_whole_one(queue: LaneQueue, redis: Redis) -> None:
+    (run,) = await claimed(queue)
+    ending = Endings(queue, "me", outbox=True).done(run, Result("well"))
+    ending.number, ending.marker_ms = 0.2, 60_000.5  # type: ignore[assignment]  # as a foreign ttl may make it
+    assert await ended(queue, ending) == ["settled"]
+    assert await redis.exists(keys.marker_key("work", "0"))
+
+
 async def test_a_result_that_the_server_cannot_write_is_kept_until_it_can(
     queue: LaneQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,5 +6,7 @@
 local held = lock_key(ARGV[1], ARGV[2])
 local lock = redis.call('GET', held)
 if not owned(lock, ARGV[3]) then return 0 end
-if not field(lock, 'alone') then redis.call('SET', held, (string.gsub(lock, '"since":', '"alone": "yes", "since":', 1))) end
+if not field(lock, 'alone') then
+    redis.call('SET', held, (string.gsub(lock, '"since":', '"alone": "yes", "since":', 1)))
+end
 return 1

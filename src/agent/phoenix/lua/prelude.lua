@@ -44,8 +44,8 @@ local function restated(job, status, started, now, worker)
     local last = last_brace(job)
     if not last then return job end
     local at = string.find(job, SUFFIX_BEGINS, 1, true) and string.find(job, SUFFIX)
-    return string.sub(job, 1, (at or last) - 1) .. SUFFIX_BEGINS .. string.format('%s", "started": %.0f, "touched": %.0f, "worker_id": "%s"}',
-        status, started, now, worker)
+    return string.sub(job, 1, (at or last) - 1) .. SUFFIX_BEGINS
+        .. string.format('%s", "started": %.0f, "touched": %.0f, "worker_id": "%s"}', status, started, now, worker)
 end
 
 -- Whom the end of a stored job names as its worker.

@@ -30,7 +30,7 @@ local function check(keys, run, unwanted)
         demand_number('its time to live', run.number, -1)
         if run.entry ~= '' then demand(keys.outbox, 'stream') end
         if run.letter ~= '' then demand(run.list, 'list') end
-        if run.marker ~= '' then demand_number("its marker's time to live", tonumber(run.marker_ms), 1) end
+        if run.marker ~= '' then demand_number("its marker's time to live", run.marker_ms, 1) end
     elseif not unwanted then
         demand_number('its wait', run.number, 0)
         demand(keys.incomplete, 'zset')
@@ -46,12 +46,13 @@ end
 local function conclude(keys, run)
     local entry = run.entry == '=' and run.marker or run.entry
     if run.marker ~= '' then
-        redis.call('SET', marker_key(run.service, run.record), run.marker, 'PX', run.marker_ms)
+        redis.call('SET', marker_key(run.service, run.record), run.marker, 'PX',
+            decimal(math.ceil(run.marker_ms)))
     end
     if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
     if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
     if run.number > 0 then
-        redis.call('SET', run.id, run.job, 'PX', decimal(run.number))
+        redis.call('SET', run.id, run.job, 'PX', decimal(math.ceil(run.number)))
     elseif run.number == 0 then
         redis.call('SET', run.id, run.job)
     else
@@ -76,7 +77,8 @@ end
 
 local function is_mine(keys, run, lock)
     if run.service ~= '' then return owned(lock, run.token) end
-    return redis.call('ZSCORE', keys.active, run.id)  -- without a readable task there is no lock: its place is the claim
+    -- Without a readable task there is no lock: its place is the claim.
+    return redis.call('ZSCORE', keys.active, run.id)
 end
 
 local function leaves_marker(run) return run.kind == 'settle' and run.marker ~= '' end
@@ -126,7 +128,8 @@ local function settle(keys, runs)
             answers[at] = stale(keys, run)
         else
             local ok, problem = pcall(check, keys, run, asked[at] == 1)
-            answers[at] = ok and 'settled' or 'error: ' .. (type(problem) == 'table' and problem.err or tostring(problem))
+            local said = type(problem) == 'table' and problem.err or tostring(problem)
+            answers[at] = ok and 'settled' or 'error: ' .. said
             if ok then
                 mine[#mine + 1] = {run, asked[at] == 1}
                 idle[#idle + 1] = run.id

@@ -166,6 +166,7 @@ class Endings:
         said = redact_text(f"{type(error).__name__}: {error}")
         letter = {
             "id": run.id,
+            "queue": self._queue.name,
             "service": run.service,
             "record_id": run.record,
             "error": said,

@@ -97,13 +97,17 @@ class LaneQueue(RedisQueue):
 
     async def unheard(self, worker: str, known: Sequence[str], *, over: Line | None = None) -> int:
         """Give back what is claimed in `worker`'s name under other tokens than the known ones; how many jobs."""
-        return int(await self.scripts("unheard", self.keys, [self.prefix, worker, UPKEEP_MOST, *known], over=over))
+        held = await (over or self.redis).execute_command("ZRANGEBYSCORE", self._active, "-inf", "(inf")
+        given = 0
+        for ids in (held[at : at + UPKEEP_MOST] for at in range(0, len(held), UPKEEP_MOST)):
+            arguments = [self.prefix, worker, len(ids), *ids, *known]
+            given += int(await self.scripts("unheard", self.keys, arguments, over=over))
+        return given
 
     async def upkeep(self, *, orphans: bool, aborts: bool) -> tuple[int, list[str], list[str]]:
         """Queue what is due; take over from dead workers; which running jobs somebody wants to end."""
-        due, taken, asked = await self.scripts(
-            "upkeep", self.keys, [self.prefix, UPKEEP_MOST, int(orphans), int(aborts)]
-        )
+        arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000)]
+        due, taken, asked = await self.scripts("upkeep", self.keys, arguments)
         return int(due), _ids(taken), _ids(asked)
 
     async def unpark(self, circuit: str, most: int) -> int:
@@ -113,11 +117,21 @@ class LaneQueue(RedisQueue):
         return int(taken)
 
     async def hurry(self) -> int:
-        """Queue now what waits for its next attempt; how many."""
-        moved = 0
-        while step := int(await self.scripts("hurry", self.keys, [UPKEEP_MOST])):
-            moved += step
+        """Queue now what failed and waits for its next attempt; how many. What waits for its first stays."""
+        moved = start = 0
+        waits = ("(0", f"({keys.FAR_FUTURE}")
+        while ids := await self.redis.zrangebyscore(self._incomplete, *waits, start=start, num=UPKEEP_MOST):
+            jobs = await self._stored(ids)
+            tried = [job_id for job_id, job in zip(ids, jobs, strict=True) if job is not None and job.attempts]
+            queued = int(await self.scripts("hurry", self.keys, tried))
+            moved += queued
+            start += len(ids) - queued
         return moved
+
+    async def alone(self, run: Run) -> bool:
+        """Note that a run has its worker to itself, for who counts deaths; False if it is no longer ours."""
+        arguments = [run.service, run.record.encode("utf-8", "surrogateescape"), run.token]
+        return bool(await self.scripts("alone", [], arguments))
 
     async def touch(self, run: Run, **fields: Any) -> bool:
         """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours."""

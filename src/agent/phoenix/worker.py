@@ -17,6 +17,7 @@ from saq.worker import ensure_coroutine_function
 
 from agent import metrics
 from agent.cancelling import end
+from agent.phoenix.alone import Alone
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
 from agent.phoenix.lease import Leases
@@ -41,8 +42,8 @@ SWEEP = 5.0
 
 UPKEEP = 1.0
 
-ALONE_AFTER = 2
-"""Takeovers after which a job runs alone, so that its next death can be told from bad luck."""
+SETTLE_AGAIN = 5.0
+"""Seconds until an ending that the server could not write is sent once more."""
 
 SETTLE_AT_STOP = 5.0
 """Seconds that a stopping worker tries to hand over what has ended; what it cannot, its leases' ends will."""
@@ -82,8 +83,8 @@ class LaneWorker(Worker[Any]):
         self._sweep_every = sweep
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
         self._endings = Endings(queue, self.id, outbox=outbox)
-        self._waiting_alone: list[Run] = []
-        self._alone: Run | None = None
+        self._unwritten: dict[str, Run] = {}
+        self._alone = Alone(queue, lambda: self.runs.values(), start=self._start, hand_back=self._hand_back)
         self._leases = Leases(queue, self._held)
         self._ticks = Ticks(queue, self.cron_jobs, self.cron_tz)
         self._pump = Pump(queue, self)
@@ -98,7 +99,8 @@ class LaneWorker(Worker[Any]):
 
     def _held(self) -> list[Run]:
         """Runs whose lease is to be kept: those that run, and those that have ended and are not settled yet."""
-        return [*list(self._pump.unsettled.values()), *list(self.runs.values())]
+        held = (self._unwritten, self._pump.unsettled, self.runs)
+        return [run for place in held for run in list(place.values())]
 
     # What the pump asks for.
 
@@ -113,7 +115,7 @@ class LaneWorker(Worker[Any]):
 
     def room(self) -> int:
         """Jobs that may be claimed now; none while one runs alone, or waits for that."""
-        if self.event.is_set() or self._waiting_alone or self._alone is not None:
+        if self.event.is_set() or self._alone.busy:
             return 0
         return self.concurrency - len(self.runs)
 
@@ -145,8 +147,19 @@ class LaneWorker(Worker[Any]):
             log.warning("job.stale", task=run.service, record_id=run.record, fence=run.token)
         else:
             outcome = "error"
-            log.error("job.settle_failed", id=run.id, error=answer)
+            log.error("job.settle_failed", id=run.id, error=answer, again_in=SETTLE_AGAIN)
+            self._settle_later(ending)
         self._count(run.service, outcome, seconds)
+
+    def _settle_later(self, ending: Ending) -> None:
+        """The server cannot write it until somebody has repaired a key; until then the run and its result are ours."""
+        self._unwritten[ending.run.token] = ending.run
+
+        def again() -> None:
+            self._pump.add(ending)
+            del self._unwritten[ending.run.token]
+
+        asyncio.get_running_loop().call_later(SETTLE_AGAIN, again)
 
     def _count(self, task: str, outcome: str, seconds: float) -> None:
         task = task if task in self.functions else "unknown"  # what strangers enqueue makes no series of its own
@@ -156,22 +169,17 @@ class LaneWorker(Worker[Any]):
     # One run.
 
     def begin(self, run: Run) -> None:
-        """Start a claimed run; one that was taken over too often waits until it can run alone."""
+        """Start a claimed run; one that was taken over too often, once it can run alone."""
         for older in self.runs.values():
             if older.id == run.id:  # its lease had ended unheard: it is this run's now
                 older.cancel("lost")
         self.runs[run.token] = run
         log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
-        if run.takeovers >= ALONE_AFTER and self.concurrency > 1:
-            self._waiting_alone.append(run)
-            self._start_alone()
-        else:
-            self._start(run)
+        self._alone.begin(run)
 
-    def _start_alone(self) -> None:
-        if self._alone is None and self._waiting_alone and len(self.runs) == len(self._waiting_alone):
-            self._alone = self._waiting_alone.pop(0)
-            self._start(self._alone)
+    def _hand_back(self, run: Run) -> None:
+        self.runs.pop(run.token, None)
+        self._pump.add(self._endings.released(run))
 
     def _start(self, run: Run) -> None:
         run.task = asyncio.create_task(self._carry_out(run))
@@ -181,7 +189,8 @@ class LaneWorker(Worker[Any]):
         run.begun = True
         ending: Ending | None = None
         try:
-            ending = await self._runner.carry_out(run)
+            may_go = await self._alone.announced(run)
+            ending = await self._runner.carry_out(run) if may_go else self._endings.released(run)
         except Exception as error:  # a fault of ours must not cost the job: its lease would end and it would run again
             log.exception("job.ending_failed", task=run.service, record_id=run.record)
             ending = self._endings.unspeakable(run, error)
@@ -190,10 +199,7 @@ class LaneWorker(Worker[Any]):
             if ending is not None:
                 self._pump.add(ending)
             self.runs.pop(run.token, None)
-            if run is self._alone:
-                self._alone = None
-            if self._waiting_alone:
-                self._start_alone()
+            self._alone.ended(run)
             self._pump.wake()
         await self._runner.after(run)
         if run.task is not None:
@@ -276,10 +282,7 @@ class LaneWorker(Worker[Any]):
                 return
             self._stopped = True
         await self._pump.claim_no_more()
-        for run in self._waiting_alone:
-            self.runs.pop(run.token, None)
-            self._pump.add(self._endings.released(run))
-        self._waiting_alone.clear()
+        self._alone.give_up()
         if self.runs:
             log.info("worker.stopping", running=len(self.runs), grace=self._grace)
             await self._until_none_runs(self._grace)

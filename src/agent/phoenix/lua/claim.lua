@@ -6,51 +6,6 @@
 -- What may not be taken (paused, aborted, its record runs elsewhere) never keeps what is behind it from being taken.
 
 local LOCKED_ELSEWHERE = 2     -- seconds until a job whose record somebody else runs is looked at again
-local FAR_FUTURE = 4102444800  -- due when something other than the clock releases it (2100-01-01)
-
--- The task's name of a stored job, or nil. SAQ writes it first; cjson is only asked where somebody else did not,
--- because it refuses lone surrogates, which names of files may hold.
-local function service_of(job)
-    local name = string.match(job, '^%s*{%s*"function"%s*:%s*"([^"\\]+)"')
-    if name then return name end
-    local ok, decoded = pcall(cjson.decode, job)
-    if ok and type(decoded) == 'table' and type(decoded['function']) == 'string' then
-        return decoded['function']
-    end
-    return nil
-end
-
--- What follows the first colon of a job's key; the whole key where there is none.
-local function record_of(id, prefix)
-    local key = string.sub(id, #prefix + 1)
-    return string.match(key, '^[^:]*:(.+)$') or key
-end
-
--- Calls a command for many keys or members at once.
-local function of_all(command, items, ...)
-    local call = {command, ...}
-    for _, item in ipairs(items) do call[#call + 1] = item end
-    return redis.call(unpack(call))
-end
-
--- What the server knows of each id: {id, job, service, record, lock_key, lock, marker, deaths}.
-local function facts_of(keys, ids, prefix)
-    if #ids == 0 then return {} end
-    local jobs, deaths = of_all('MGET', ids), of_all('HMGET', ids, keys.deaths)
-    local facts, lock_keys, marker_keys = {}, {}, {}
-    for at, id in ipairs(ids) do
-        local service, record = jobs[at] and service_of(jobs[at]) or '', record_of(id, prefix)
-        lock_keys[at] = 'lock:' .. service .. ':' .. record
-        marker_keys[at] = 'processed:' .. service .. ':' .. record
-        facts[at] = {id = id, job = jobs[at], service = service, record = record, lock_key = lock_keys[at],
-            deaths = deaths[at]}
-    end
-    local locks, markers = of_all('MGET', lock_keys), of_all('MGET', marker_keys)
-    for at, fact in ipairs(facts) do
-        fact.lock, fact.marker = locks[at], markers[at]
-    end
-    return facts
-end
 
 local CHUNK = 100        -- ids that are looked at together
 local SCAN = 1000        -- ids that one claim looks at at most
@@ -59,13 +14,11 @@ local BYTES = 4194304    -- of jobs and markers in one answer, at most; a larger
 -- An id that is not taken now: where it waits instead. `queued` is the one place that it leaves.
 local function pass_over(keys, fact, paused, now)
     if not fact.job then
-        redis.call('ZREM', keys.incomplete, fact.id)
-        redis.pcall('HDEL', keys.deaths, fact.id)
-        redis.pcall('HINCRBY', keys.counters, 'vanished', 1)
+        vanished(keys, fact.id)
         return
     end
     local list = 'paused:' .. fact.service
-    if paused[fact.service] and type(redis.pcall('RPUSH', 'phoenix:parked:' .. list, fact.id)) == 'number' then
+    if paused[fact.service] and type(redis.pcall('RPUSH', parked_key(list), fact.id)) == 'number' then
         redis.call('SADD', keys.parked_on, list)
         redis.call('ZADD', keys.incomplete, FAR_FUTURE, fact.id)
     else

@@ -13,7 +13,7 @@ for at = 6, #ARGV, FIELDS do
     runs[#runs + 1] = {
         kind = kind, id = ARGV[at + 1], service = ARGV[at + 2], record = ARGV[at + 3], token = token,
         job = ARGV[at + 4], status = status, number = tonumber(number),
-        marker = ARGV[at + 5], marker_ms = marker_ms, entry = ARGV[at + 6],
+        marker = ARGV[at + 5], marker_ms = tonumber(marker_ms), entry = ARGV[at + 6],
         letter = ARGV[at + 7], list = ARGV[at + 8], deaths = deaths,
     }
 end

@@ -45,6 +45,10 @@ class Quarantined(Exception):
     """The job can never run as it is: an unknown task, arguments that do not validate, a payload nobody can decode."""
 
 
+class NotStarted(Exception):
+    """The body never began, for a reason that says nothing of the job: it goes back without an attempt."""
+
+
 class CircuitHeld(Exception):
     """The circuit that the job leans on is open; the job waits for it."""
 

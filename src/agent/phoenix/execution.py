@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
 from pydantic import BaseModel, ValidationError
+from redis.exceptions import RedisError
 
 from agent.lanes import Task, payload_model
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
-from agent.throttle import OncePer
+from agent.redis_client import persist
 from pipelines.context import policy_of
 from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError, NotGranted
 from pipelines.payload import Outcome, TaskResult
@@ -36,6 +38,12 @@ TIMEOUT_MARGIN = 15.0
 
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
+
+PROGRESS_WAIT = 1.0
+"""Seconds for one of them; progress that nobody hears of must not hold up the work."""
+
+PROGRESS_REST = 15.0
+"""Seconds until the next one, after one that failed."""
 
 
 class Execution:
@@ -62,7 +70,7 @@ class Execution:
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
-        self._progress_due = OncePer(PROGRESS_PERIOD)
+        self._progress_due = 0.0
 
     async def run(self, arguments: Mapping[str, Any]) -> Result:
         """The result to record. Raises Quarantined, CircuitHeld, and what shall be retried."""
@@ -83,7 +91,7 @@ class Execution:
         built = True
         async with self._breakers.guard(circuit, self._run.token):
             try:
-                result = await self._function(self, payload)
+                result = await self._body(payload)
             except InputRejected as error:
                 built = not isinstance(error, NotBuiltError)
                 result = TaskResult(outcome="rejected", reason=str(error))
@@ -98,6 +106,13 @@ class Execution:
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
             remember=built and outcome != "skipped",
         )
+
+    async def _body(self, payload: BaseModel) -> Any:
+        """The task itself. Its time ends with it: what follows waits on the server at most, whose lease must live."""
+        try:
+            return await self._function(self, payload)
+        finally:
+            self._run.no_limit()
 
     # What the task sees (pipelines.context.TaskContext).
 
@@ -114,9 +129,16 @@ class Execution:
             raise LeaseLost(f"{self._run.service} {self._run.record} is no longer ours; write nothing more")
 
     async def progress(self, fraction: float, note: str = "") -> None:
-        if self._run.job is not None and self._progress_due():
-            meta = {**self._run.job.meta, "note": note}
-            await self._queue.touch(self._run, progress=fraction, meta=meta)
+        job, now = self._run.job, time.monotonic()
+        if job is None or now < self._progress_due:
+            return
+        self._progress_due = now + PROGRESS_PERIOD
+        try:
+            async with asyncio.timeout(PROGRESS_WAIT):
+                await self._queue.touch(self._run, progress=fraction, meta={**job.meta, "note": note})
+        except (RedisError, OSError) as error:
+            self._progress_due = time.monotonic() + PROGRESS_REST
+            log.debug("job.progress_not_said", task=self._run.service, error=f"{type(error).__name__}: {error}")
 
     async def report(self, part: BaseModel) -> None:
         entry = Entry(
@@ -132,7 +154,10 @@ class Execution:
             started_at=self._run.started,
             finished_at=time.time(),
         )
-        await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
+        fields: dict[Any, Any] = {"entry": entry.model_dump_json()}
+        outbox = outbox_key(self._queue.name)
+        # Twice in the outbox does no harm: the catalogue files a part by its number. Lost would lose the run.
+        await persist(lambda: self._queue.redis.xadd(outbox, fields), self._deadline - time.monotonic())
         self._parts += 1
 
     async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import structlog
 from saq.types import JobTaskContext
 
 from agent.metrics import WAIT_SECONDS
-from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, Quarantined, Result, version_of
+from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, NotStarted, Quarantined, Result, version_of
 from pipelines.errors import ChildDied, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -104,6 +104,9 @@ class Runner:
             return self._cancelled(run)
         except CircuitHeld as held:
             return endings.parked(run, held.circuit)
+        except NotStarted as error:
+            log.info("job.not_started", task=run.service, record_id=run.record, why=str(error))
+            return endings.released(run)
         except RecordNotFoundError as error:
             return endings.buried(run, error)
         except Quarantined as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,16 @@ import pytest
 from redis.asyncio import Redis
 from saq.job import Job, Status
 
-from agent.children import Children
 from agent.phoenix import breaker
-from agent.phoenix.breaker import Breakers
-from agent.phoenix.endings import Result
-from agent.phoenix.execution import Execution
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
-from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
 from agent.valkey import Valkey
 from pipelines.context import Policy, TaskContext, task
 from pipelines.payload import Payload, TaskResult
-from tests.agent.phoenix.engines import over, running, until
+from tests.agent.phoenix import surrounded_process
+from tests.agent.phoenix.engines import REPO, over, running, until
+from tests.agent.phoenix.surrounded import surrounding_worker
 
 NAME = "outage"
 
@@ -80,28 +79,6 @@ async def own(server: Valkey) -> AsyncIterator[Redis]:
     await client.aclose()
 
 
-def worker(queue: LaneQueue, functions: dict[str, Any], before: Callable[[], Awaitable[Any]]) -> LaneWorker:
-    """A worker that does all that surrounds a task; `before` what comes first in each run."""
-    children, breakers = Children(1), Breakers(queue.scripts, queue.redis)
-
-    def surrounded(function: Any) -> Callable[..., Awaitable[Result]]:
-        async def run(context: Any, /, **arguments: Any) -> Result:
-            await before()
-            around = Execution(
-                context["run"], function=function, queue=queue, children=children, breakers=breakers, worker="w"
-            )
-            return await around.run(arguments)
-
-        return run
-
-    named = [(name, surrounded(function)) for name, function in functions.items()]
-    return LaneWorker(queue, named, concurrency=4, outbox=True, timeout_of=lambda job: 0.0, breakers=breakers)
-
-
-async def nothing() -> None:
-    """Nothing comes first."""
-
-
 @pytest.mark.parametrize("how", ["gone", "silent"])
 async def test_a_body_that_ends_or_tells_of_itself_while_the_server_is_away_is_recorded_and_ran_once(
     server: Valkey, own: Redis, how: str
@@ -114,7 +91,7 @@ async def test_a_body_that_ends_or_tells_of_itself_while_the_server_is_away_is_r
     async def all_started() -> bool:
         return len(doing.started) == len(functions)
 
-    async with running(worker(queue, functions, nothing)):
+    async with running(surrounding_worker(queue, functions)):
         assert await until(all_started, 10)
         await away(server, how)
         doing.go_on.set()
@@ -143,7 +120,7 @@ async def test_a_job_whose_circuit_cannot_be_asked_goes_back_without_an_attempt(
     async def claimed() -> bool:
         return bool(claims)
 
-    async with running(worker(queue, tasks(doing), before)):
+    async with running(surrounding_worker(queue, tasks(doing), before)):
         assert await until(claimed, 10)
         await away(server, "gone")
         may_ask.set()
@@ -170,3 +147,58 @@ async def back(server: Valkey, how: str) -> None:
         os.kill(server.pid, signal.SIGCONT)
     else:
         await server.start()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "worker.log"
+
+
+@pytest.fixture
+def process(server: Valkey, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that renews every second."""
+    with log.open("wb") as output:
+        arguments = [sys.executable, "-m", "tests.agent.phoenix.surrounded_process", server.url, "3"]
+        process = subprocess.Popen(arguments, cwd=REPO, stdout=output, stderr=output)
+    yield process
+    process.kill()
+    process.wait(10)
+
+
+async def all_run(own: Redis, log: Path, *names: str) -> None:
+    queue = LaneQueue(own, name=surrounded_process.NAME)
+    for name in names:
+        await queue.enqueue(name, key=f"{name}:1", version="v")
+
+    async def began() -> bool:
+        return log.read_text("utf-8").count(surrounded_process.BEGAN) == len(names)
+
+    assert await until(began, 20), log.read_text("utf-8")
+
+
+async def test_a_job_that_ends_while_the_server_is_silent_does_not_end_its_worker(
+    server: Valkey, own: Redis, process: subprocess.Popen[bytes], log: Path
+) -> None:
+    """Its circuit cannot be told how it went, it cannot be settled, and no lease can be kept."""
+    await all_run(own, log, "ends", "lasts")
+    await away(server, "silent")
+    await asyncio.sleep(surrounded_process.ENDS_AFTER + 4.0)
+    await back(server, "silent")
+    assert process.poll() is None, log.read_text("utf-8")[-2000:]
+    assert "longer than its 3 s" in log.read_text("utf-8")
+
+
+async def test_a_process_that_was_stopped_past_a_jobs_time_goes_on_with_its_other_jobs(
+    own: Redis, process: subprocess.Popen[bytes], log: Path
+) -> None:
+    """Whatever of it wakes first: here the event loop, which is to end the job, is busy with another."""
+    await all_run(own, log, "ends", "busy")
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(surrounded_process.ENDS_AFTER + 2.0)
+    process.send_signal(signal.SIGCONT)
+
+    async def ended() -> bool:
+        return process.poll() is not None or any(word in log.read_text("utf-8") for word in ("job.failed", "job.lost"))
+
+    assert await until(ended, 20)
+    assert process.poll() is None, log.read_text("utf-8")[-2000:]

@@ -113,6 +113,8 @@ class Runner:
             return endings.quarantined(run, error)
         except ChildDied as error:
             context["exception"] = error
+            if self._worker.event.is_set():  # the stop may have been said to the child as well
+                return endings.released(run)
             if run.own_deaths + 1 >= OWN_DEATHS:
                 return endings.quarantined(
                     run, Quarantined(f"{OWN_DEATHS} of its child processes died; the last: {error}")

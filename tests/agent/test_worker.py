@@ -136,6 +136,13 @@ async def test_a_plain_producers_job_is_done_and_delivered_once(worker: Process,
     assert job.result["text"] == "v1"
 
 
+async def test_an_argument_that_is_called_context_is_one_as_any_other(worker: Process, plane: ControlPlane) -> None:
+    await worker.start()
+    await worker.wish("1", context="x")
+    await plane.until(lambda: len(plane.entries) == 1)
+    assert plane.entries[0]["outcome"] == "done"
+
+
 async def test_a_tasks_own_time_beats_saqs_ten_seconds(worker: Process, plane: ControlPlane) -> None:
     await worker.start()
     await worker.wish("1", do="nap", seconds=11.0)

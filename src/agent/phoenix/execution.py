@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from agent.lanes import Task, payload_model
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
+from agent.redaction import redact_text
 from agent.redis_client import persist
 from pipelines.context import policy_of
 from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError, NotGranted
@@ -97,11 +98,15 @@ class Execution:
                 result = TaskResult(outcome="rejected", reason=str(error))
             except InputChanged:
                 result = TaskResult(outcome="skipped", reason="changed-since-scan")
+        value = as_json(result)
         outcome: Outcome = getattr(result, "outcome", "done")
+        reason = getattr(result, "reason", None)
+        if reason is not None:
+            value["reason"] = reason = redact_text(reason)
         return Result(
-            result.model_dump(mode="json"),
+            value,
             outcome,
-            getattr(result, "reason", None),
+            reason,
             payload.version,
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
             remember=built and outcome != "skipped",
@@ -148,7 +153,7 @@ class Execution:
             token=int(self._run.token),
             part=self._parts,
             outcome="done",
-            result=part.model_dump(mode="json"),
+            result=as_json(part),
             worker=self._worker,
             attempts=self._run.attempts,
             started_at=self._run.started,
@@ -168,6 +173,14 @@ class Execution:
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)
         return await self._children.run(remaining, function, *args, **kwargs)
+
+
+def as_json(result: BaseModel) -> dict[str, Any]:
+    """What JSON can hold of a result; Quarantined where it holds something that JSON cannot, as it will next time."""
+    try:
+        return result.model_dump(mode="json")
+    except ValueError as error:
+        raise Quarantined(f"its result is not JSON: {error}") from None
 
 
 def first_problem(error: ValidationError) -> str:

@@ -63,6 +63,9 @@ class Runner:
         if handler is None or not run.service:
             known = ", ".join(sorted(self._handlers))
             return endings.quarantined(run, Quarantined(f"{job.function} is not a task of this worker ({known})"))
+        if job.kwargs and not isinstance(job.kwargs, dict):
+            kind = type(job.kwargs).__name__
+            return endings.quarantined(run, Quarantined(f"bad-payload: kwargs is a {kind}, not an object of arguments"))
         if run.own_deaths >= OWN_DEATHS:
             return endings.quarantined(run, Quarantined(f"it ended its process {run.own_deaths} times"))
         if run.cancelled_for is not None:

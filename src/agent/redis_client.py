@@ -71,6 +71,7 @@ def connect(url: str) -> Redis:
             socket_timeout=REPLY_TIMEOUT,
             health_check_interval=30,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=3),
+            retry_on_error=[ReadOnlyError],  # on a new connection: after a failover the name leads elsewhere
             driver_info=None,  # a command more per connection, which the least ACL rule need not allow
             **options,
         )
@@ -104,6 +105,9 @@ class Line:
             async with asyncio.timeout(self._timeout):
                 await connection.send_packed_command(hiredis.pack_command(args), check_health=False)
                 return await connection.read_response()
+        except ReadOnlyError:  # it is a replica now; its name may lead to the new primary
+            await self.close()
+            raise
         except ResponseError:
             raise
         except TimeoutError:

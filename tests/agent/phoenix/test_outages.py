@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ import pytest
 from redis.asyncio import Redis
 from saq.job import Job, Status
 
-from agent.phoenix import breaker
+from agent.phoenix import breaker, keys
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
+from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
 from agent.valkey import Valkey
 from pipelines.context import Policy, TaskContext, task
@@ -26,6 +29,8 @@ from pipelines.payload import Payload, TaskResult
 from tests.agent.phoenix import surrounded_process
 from tests.agent.phoenix.engines import REPO, over, running, until
 from tests.agent.phoenix.surrounded import surrounding_worker
+from tests.chaos.proxy import Proxy
+from tests.servers import Local
 
 NAME = "outage"
 
@@ -202,3 +207,44 @@ async def test_a_process_that_was_stopped_past_a_jobs_time_goes_on_with_its_othe
 
     assert await until(ended, 20)
     assert process.poll() is None, log.read_text("utf-8")[-2000:]
+
+
+async def test_after_a_failover_behind_one_name_a_worker_goes_on_with_the_new_primary(
+    start_server: Callable[..., Local], tmp_path: Path
+) -> None:
+    """The old primary keeps its connections and says READONLY on them: on the pump's, the pool's and the renewals'."""
+    sockets = [tmp_path / "old.sock", tmp_path / "new.sock"]
+    old, new = (start_server("--unixsocket", str(socket)) for socket in sockets)
+    doing = Doing()
+
+    async def work(context: Any) -> str:
+        await doing.body(context["job"].key)
+        return "done"
+
+    async with contextlib.AsyncExitStack() as stack:
+        direct = [await stack.enter_async_context(connect(server.url)) for server in (old, new)]
+        await direct[1].replicaof("127.0.0.1", str(old.port))
+        name = Proxy(sockets[0])
+        client = await stack.enter_async_context(connect(await name.start()))
+        stack.push_async_callback(name.stop)
+        queue = LaneQueue(client, name=NAME, lease=3.0)
+        async with running(LaneWorker(queue, [("work", work)], concurrency=4, sweep=0.5)):
+            await queue.enqueue("work", key="work:long", timeout=0)
+
+            async def begun_and_copied() -> bool:
+                return bool(doing.started) and bool(await direct[1].exists(keys.lock_key("work", "long")))
+
+            assert await until(begun_and_copied, 20)
+            name.target = sockets[1]
+            await direct[1].replicaof("NO", "ONE")
+            await direct[0].replicaof("127.0.0.1", str(new.port))
+            beyond = LaneQueue(direct[1], name=NAME)
+            await beyond.enqueue("work", key="work:new", timeout=0)
+            await asyncio.sleep(4.0)  # longer than a lease
+            ends = await direct[1].zscore(keys.active_key(NAME), beyond.job_id("work:long"))
+            assert ends is not None
+            assert float(ends) / 1000 > time.time(), "renewed there"
+            doing.go_on.set()
+            jobs = [await over(beyond, key, 20) for key in ("work:long", "work:new")]
+    assert [job.result for job in jobs if job] == ["done", "done"]
+    assert sorted(doing.started) == ["work:long", "work:new"], "each once"

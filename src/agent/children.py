@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import multiprocessing.context
 import os
 import pickle
 import resource
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -40,6 +42,9 @@ log = structlog.get_logger()
 OOM_SCORE_FIRST = 1000
 """oom_score_adj(5): the kernel ends these before anything else when memory ends."""
 
+STOPS = (signal.SIGTERM, signal.SIGINT)
+"""What a worker is asked to end with, and its children do not hear."""
+
 
 MOST_SAID = 400
 """Bytes of one thing said: far less than PIPE_BUF, so that a pipe takes it whole or not at all (pipe(7))."""
@@ -56,14 +61,40 @@ class ChildError(Exception):
     """
 
 
+class _Child(multiprocessing.context.SpawnProcess):
+    """A child that its worker alone ends: what pebble says politely, and a child takes no notice of, is a kill."""
+
+    def start(self) -> None:
+        """From its first moment: what is held back here, `prepare_child` throws away."""
+        resource_tracker.ensure_running()  # later its start would lift the mask
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def terminate(self) -> None:
+        self.kill()
+
+
+class _Spawn(multiprocessing.context.SpawnContext):
+    Process = _Child
+
+
 def prepare_child(parent: int, memory_bytes: int, said: Connection | None = None) -> None:
-    """Runs first in each child: end with the worker, be the kernel's first choice, stay under the cap; what the job
-    says of its progress goes into `said`.
+    """Runs first in each child: end when the worker does or says, be the kernel's first choice, stay under the cap;
+    what the job says of its progress goes into `said`.
+
+    SIGTERM and SIGINT may go to all of a worker's processes at once (systemd, Ctrl-C): what becomes of the jobs is the
+    worker's to decide. The programs that a child starts ignore them likewise.
 
     RLIMIT_DATA counts private writable memory (heap, anonymous maps, thread stacks), since Linux 4.7: unlike
     RLIMIT_AS it leaves out mapped files and libraries, which TensorFlow maps by the gigabyte.
     """
     die_with_parent(parent)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_FIRST), "ascii")
     with contextlib.suppress(ValueError, OSError):
@@ -140,7 +171,7 @@ class Children:
     def __init__(self, slots: int, *, memory_mb: int = 4096, max_jobs: int = 100) -> None:
         self._memory = memory_mb * 2**20
         self._max_jobs = max_jobs
-        self._context = multiprocessing.get_context("spawn")
+        self._context = _Spawn()
         # Last in, first out: warm processes are used again before cold ones are started.
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
         for slot in reversed(range(slots)):

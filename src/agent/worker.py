@@ -119,7 +119,7 @@ class AgentWorker:
             log.info("worker.stopped", lane=self.lane or "all", delivered=self.relay.delivered)
 
     def _runner(self, function: Task) -> Callable[..., Awaitable[Result]]:
-        async def run(context: Any, **arguments: Any) -> Result:
+        async def run(context: Any, /, **arguments: Any) -> Result:
             execution = Execution(
                 context["run"],
                 function=function,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from saq.job import Status
 from saq.utils import now
 
@@ -23,6 +24,8 @@ from agent.redaction import redact_text
 if TYPE_CHECKING:
     from agent.phoenix.queue import LaneQueue
     from pipelines.payload import Outcome
+
+log = structlog.get_logger()
 
 MARKER_IDLE = 7 * 24 * 3600
 """Seconds that a marker lives after its last use."""
@@ -50,6 +53,10 @@ UNKNOWN_SERVICE = "unknown"
 
 class Quarantined(Exception):
     """The job can never run as it is: an unknown task, arguments that do not validate, a payload nobody can decode."""
+
+
+class NotStarted(Exception):
+    """The body never began, for a reason that says nothing of the job: it goes back without an attempt."""
 
 
 class CircuitHeld(Exception):
@@ -84,10 +91,10 @@ class Endings:
         self._outbox = outbox
 
     def done(self, run: Run, result: Result) -> Ending:
-        """Record a result. Raises TypeError or ValueError if JSON cannot hold it."""
+        """Record a result; its NaN and infinities become null. Raises TypeError or ValueError if it is not JSON."""
         job = run.job
         assert job is not None
-        value = json.dumps(result.value)
+        value = self._value(run, result.value)
         finished = time.time()
         document = self._document(run, result, value, finished)
         if self._outbox and len(document) > MAX_ENTRY:
@@ -112,7 +119,7 @@ class Endings:
         assert job is not None
         age = time.time() - float(marker.get("timestamp", 0))
         left = max(1, min(MARKER_IDLE, MARKER_LIFE - age))
-        text = self._finished_text(run, Status.COMPLETE, json.dumps(marker.get("result")), None)
+        text = self._finished_text(run, Status.COMPLETE, self._value(run, marker.get("result")), None)
         return Ending(
             "settle", run, text, "complete", "answered", number=_ttl_ms(job.ttl),
             marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
@@ -149,7 +156,7 @@ class Endings:
     def buried(self, run: Run, error: BaseException) -> Ending:
         """A dead letter: its record is not there. The control plane is told, so that it asks no more."""
         where = keys.dead_letters_key(run.service)
-        return self._set_aside(run, error, where, "dead-letter", f"not-found: {error}")
+        return self._set_aside(run, error, where, "dead-letter", f"not-found: {redact_text(str(error))}")
 
     def quarantined(self, run: Run, error: BaseException) -> Ending:
         """Set aside until somebody looks."""
@@ -160,6 +167,17 @@ class Endings:
         """Set aside where no other ending could be built: with nothing but what the claim said."""
         run.job = None
         return self.quarantined(run, error)
+
+    def _value(self, run: Run, value: Any) -> str:
+        """A result as JSON (RFC 8259), which has no NaN: one number that is none costs itself, not the hour's work."""
+        text = json.dumps(value)
+        if "NaN" not in text and "Infinity" not in text:
+            return text
+        lost: list[str] = []
+        value = json.loads(text, parse_constant=lost.append)
+        if lost:
+            log.warning("job.result_not_finite", task=run.service, record_id=run.record, nulls=len(lost))
+        return json.dumps(value)
 
     def _set_aside(self, run: Run, error: BaseException, where: str, outcome: str, reason: str) -> Ending:
         finished = time.time()
@@ -220,7 +238,7 @@ class Endings:
 def version_of(run: Run) -> str:
     """The version that a job's arguments name, else a hash of them."""
     arguments = run.job.kwargs if run.job is not None else None
-    named = (arguments or {}).get("version")
+    named = arguments.get("version") if isinstance(arguments, dict) else None
     if isinstance(named, str) and named:
         return named
     text = SORTED.encode(arguments or {})

@@ -15,7 +15,8 @@ from agent.cancelling import end
 from agent.lanes import Task, payload_model
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
-from agent.throttle import OncePer
+from agent.redaction import redact_text
+from agent.redis_client import persist
 from pipelines.context import policy_of
 from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotGranted
 from pipelines.payload import Outcome, TaskResult
@@ -40,8 +41,11 @@ TIMEOUT_MARGIN = 15.0
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
 
-PROGRESS_TIMEOUT = 5.0
-"""Seconds that one may take."""
+PROGRESS_WAIT = 1.0
+"""Seconds for one of them; progress that nobody hears of must not hold up the work."""
+
+PROGRESS_REST = 15.0
+"""Seconds until the next one, after one that failed."""
 
 
 class Execution:
@@ -68,7 +72,7 @@ class Execution:
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
-        self._progress_due = OncePer(PROGRESS_PERIOD)
+        self._progress_due = 0.0
 
     async def run(self, arguments: Mapping[str, Any]) -> Result:
         """The result to record. Raises Quarantined, CircuitHeld, and what shall be retried."""
@@ -88,20 +92,31 @@ class Execution:
         circuit = policy.dependency(payload) if policy.dependency is not None else None
         async with self._breakers.guard(circuit, self._run.token):
             try:
-                result = await self._function(self, payload)
+                result = await self._body(payload)
             except InputRejected as error:
                 result = TaskResult(outcome="rejected", reason=str(error))
             except InputChanged:
                 result = TaskResult(outcome="skipped", reason="changed-since-scan")
+        value = as_json(result)
         outcome: Outcome = getattr(result, "outcome", "done")
+        reason = getattr(result, "reason", None)
+        if reason is not None:
+            value["reason"] = reason = redact_text(reason)
         return Result(
-            result.model_dump(mode="json"),
+            value,
             outcome,
-            getattr(result, "reason", None),
+            reason,
             payload.version,
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
             remember=outcome != "skipped",
         )
+
+    async def _body(self, payload: BaseModel) -> Any:
+        """The task itself. Its time ends with it: what follows waits on the server at most, whose lease must live."""
+        try:
+            return await self._function(self, payload)
+        finally:
+            self._run.no_limit()
 
     # What the task sees (pipelines.context.TaskContext).
 
@@ -118,12 +133,26 @@ class Execution:
             raise LeaseLost(f"{self._run.service} {self._run.record} is no longer ours; write nothing more")
 
     async def progress(self, fraction: float, note: str = "") -> None:
-        if self._progress_due():
+        if self._progress_is_due():
             await self._write_progress(fraction, note)
 
+    def _progress_is_due(self) -> bool:
+        now = time.monotonic()
+        if self._run.job is None or now < self._progress_due:
+            return False
+        self._progress_due = now + PROGRESS_PERIOD
+        return True
+
     async def _write_progress(self, fraction: float, note: str) -> None:
-        if self._run.job is not None:
-            await self._queue.touch(self._run, progress=fraction, meta={**self._run.job.meta, "note": note})
+        """Progress is worth no job: what goes wrong with it is only logged."""
+        job = self._run.job
+        assert job is not None
+        try:
+            async with asyncio.timeout(PROGRESS_WAIT):
+                await self._queue.touch(self._run, progress=fraction, meta={**job.meta, "note": note})
+        except (RedisError, OSError) as error:
+            self._progress_due = time.monotonic() + PROGRESS_REST
+            log.debug("job.progress_not_said", task=self._run.service, error=f"{type(error).__name__}: {error}")
 
     async def report(self, part: BaseModel) -> None:
         entry = Entry(
@@ -133,13 +162,16 @@ class Execution:
             token=int(self._run.token),
             part=self._parts,
             outcome="done",
-            result=part.model_dump(mode="json"),
+            result=as_json(part),
             worker=self._worker,
             attempts=self._run.attempts,
             started_at=self._run.started,
             finished_at=time.time(),
         )
-        await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
+        fields: dict[Any, Any] = {"entry": entry.model_dump_json()}
+        outbox = outbox_key(self._queue.name)
+        # Twice in the outbox does no harm: the catalogue files a part by its number. Lost would lose the run.
+        await persist(lambda: self._queue.redis.xadd(outbox, fields), self._deadline - time.monotonic())
         self._parts += 1
 
     async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,8 +184,8 @@ class Execution:
         writing: set[asyncio.Task[None]] = set()
 
         def heard(fraction: float, note: str) -> None:
-            if not writing and self._progress_due():
-                writing.add(task := asyncio.create_task(self._write_said(fraction, note)))
+            if not writing and self._progress_is_due():
+                writing.add(task := asyncio.create_task(self._write_progress(fraction, note)))
                 task.add_done_callback(writing.discard)
 
         try:
@@ -164,13 +196,13 @@ class Execution:
         finally:
             await end(writing)
 
-    async def _write_said(self, fraction: float, note: str) -> None:
-        """Progress is worth no job: what goes wrong with it is only logged."""
-        try:
-            async with asyncio.timeout(PROGRESS_TIMEOUT):
-                await self._write_progress(fraction, note)
-        except (RedisError, OSError, TimeoutError) as error:
-            log.debug("job.progress_lost", record_id=self.record_id, error=repr(error))
+
+def as_json(result: BaseModel) -> dict[str, Any]:
+    """What JSON can hold of a result; Quarantined where it holds something that JSON cannot, as it will next time."""
+    try:
+        return result.model_dump(mode="json")
+    except ValueError as error:
+        raise Quarantined(f"its result is not JSON: {error}") from None
 
 
 def first_problem(error: ValidationError) -> str:

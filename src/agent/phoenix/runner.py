@@ -12,7 +12,7 @@ import structlog
 from saq.types import JobTaskContext
 
 from agent.metrics import WAIT_SECONDS
-from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, Quarantined, Result, version_of
+from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, NotStarted, Quarantined, Result, version_of
 from agent.phoenix.outbox import MAX_NAME, is_name
 from pipelines.errors import ChildDied, RecordNotFoundError
 
@@ -69,6 +69,9 @@ class Runner:
             return endings.quarantined(run, Quarantined(f"{job.function} is not a task of this worker ({known})"))
         if not is_name(run.record):
             return endings.quarantined(run, Quarantined(f"its record id must be 1 to {MAX_NAME} characters of text"))
+        if job.kwargs and not isinstance(job.kwargs, dict):
+            kind = type(job.kwargs).__name__
+            return endings.quarantined(run, Quarantined(f"bad-payload: kwargs is a {kind}, not an object of arguments"))
         if run.own_deaths >= OWN_DEATHS:
             return endings.quarantined(run, Quarantined(f"it ended its process {run.own_deaths} times"))
         if run.cancelled_for is not None:
@@ -116,12 +119,17 @@ class Runner:
             return self._cancelled(run)
         except CircuitHeld as held:
             return endings.parked(run, held.circuit)
+        except NotStarted as error:
+            log.info("job.not_started", task=run.service, record_id=run.record, why=str(error))
+            return endings.released(run)
         except RecordNotFoundError as error:
             return endings.buried(run, error)
         except Quarantined as error:
             return endings.quarantined(run, error)
         except ChildDied as error:
             context["exception"] = error
+            if self._worker.event.is_set():  # the stop may have been said to the child as well
+                return endings.released(run)
             if run.own_deaths + 1 >= OWN_DEATHS:
                 return endings.quarantined(
                     run, Quarantined(f"{OWN_DEATHS} of its child processes died; the last: {error}")

@@ -389,12 +389,12 @@ def test_what_failed_before_is_tried_again_at_the_next_start(
     start: Callable[..., Up], few: Path, tmp_path: Path
 ) -> None:
     failing = tmp_path / "ffmpeg"
-    failing.write_text("#!/bin/sh\necho no >&2; kill -TERM $$\n", "utf-8")
+    failing.write_text("#!/bin/sh\necho no >&2; kill -KILL $$\n", "utf-8")
     failing.chmod(0o755)
     first = start(few, "--once", PHAZE_FFMPEG=str(failing))
     assert first.end(240) == 3
     assert "retrying: " in first.out
-    assert "ffmpeg was ended from outside by SIGTERM" in first.out
+    assert "ffmpeg was ended from outside by SIGKILL" in first.out
     second = start(few, "--once")
     assert second.end() == 3
     assert "that failed before are tried again" in second.err

@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
     "lanes": ("agent.operator.lanes:lanes", "Show what waits and runs on each lane."),
     "drain": ("agent.operator.drain:drain", "The base queue from before lanes: status, wait until it is empty."),
+    "agents": ("agent.operator.agents:agents", "Who may report to the hub: list, add, rotate, revoke."),
     "why": ("agent.operator.why:why", "Say where a job is and what it waits for."),
     "dlq": ("agent.operator.letters:dlq", "Dead letters: list, show, replay, drop."),
     "quarantine": ("agent.operator.letters:quarantine", "Quarantined jobs: list, show, replay, drop."),

@@ -161,16 +161,6 @@ def test_a_catalogue_that_cannot_be_opened_is_one_line(tmp_path: Path, valkey_ur
         assert re.fullmatch(r"phaze: .*catalogue\.sqlite: .*restore the file from a backup.*\n", ended.stderr)
 
 
-@pytest.mark.parametrize(("host", "said"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
-def test_a_hub_that_others_can_reach_says_so(tmp_path: Path, valkey_url: str, host: str, said: bool) -> None:
-    hub = Hub(tmp_path, valkey_url, PHAZE_HUB_HOST=host)
-    hub.url()
-    log = hub.end()
-    lines = [line for line in log.splitlines() if "hub.open_to_readers" in line]
-    assert len(lines) == said
-    assert all("can read the catalogue" in line and "PHAZE_HUB_HOST=127.0.0.1" in line for line in lines)
-
-
 def test_what_is_announced_takes_connections() -> None:
     with contextlib.closing(listen("127.0.0.1", 0)) as listener:
         socket.create_connection(listener.getsockname(), timeout=1).close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
@@ -16,12 +18,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from agent import kept
 from agent.cancelling import end
-from agent.hub import agent_api, pages, queues
+from agent.hub import agent_api, dashboard, login_pages, overview, pages, queues
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.comparing import compare_aside
+from agent.hub.dashboard import Dashboard
+from agent.hub.guard import Guard
 from agent.hub.limits import KnownHosts, SecurityHeaders
+from agent.hub.login import Login
 from agent.hub.reconciler import Reconciler
 from agent.hub.services import Services
 from agent.producer import Producer
@@ -40,6 +46,7 @@ def create_app(
 
     Whoever calls closes catalogue, redis and producer after the app has shut down.
     """
+    login = login_of(settings, catalogue.path.parent)
     reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
 
     @contextlib.asynccontextmanager
@@ -53,8 +60,18 @@ def create_app(
             await end(loops, within=LOOPS_END)
 
     app = Starlette(
-        routes=[*agent_api.routes, *queues.routes, *pages.routes],
-        middleware=[Middleware(KnownHosts, names=known_names(settings))],
+        routes=[
+            *agent_api.routes,
+            *login_pages.routes,
+            *queues.routes,
+            *overview.routes,
+            *dashboard.routes,
+            *pages.routes,
+        ],
+        middleware=[
+            Middleware(KnownHosts, names=known_names(settings), origins=more_names(settings)),
+            Middleware(Guard, login=login, catalogue=catalogue),
+        ],
         exception_handlers={
             HTTPException: _refuse,
             CatalogueUnavailable: _unavailable,
@@ -63,13 +80,29 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis)
+    app.state.login = login
+    app.state.dashboard = Dashboard(catalogue, redis, drain=settings.hub_drain)
     # Outside of Starlette, whose own middleware answers 500 from around all that it is given.
     return SecurityHeaders(app)
 
 
 def known_names(settings: Settings) -> set[str]:
     """The names under which the hub answers, besides its addresses."""
-    return {"localhost", settings.hub_host, urlsplit(settings.hub_url).hostname or "localhost"}
+    own = {"localhost", settings.hub_host, urlsplit(settings.hub_url).hostname or "localhost"}
+    return own | {name.partition(":")[0] for name in more_names(settings)}
+
+
+def more_names(settings: Settings) -> list[str]:
+    """PHAZE_HUB_NAMES: `hub.example`, or `hub.example:8443`."""
+    return [name.strip() for name in settings.hub_names.split(",") if name.strip()]
+
+
+def login_of(settings: Settings, folder: Path) -> Login:
+    """Who may use the pages. The key of sessions is kept in `folder`, where there is a login."""
+    if settings.hub_password is None:
+        return Login(settings.hub_user, None, secrets.token_urlsafe())
+    key, _ = kept.secret(folder / kept.HUB_KEY)
+    return Login(settings.hub_user, settings.hub_password.get_secret_value(), key)
 
 
 def _answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:

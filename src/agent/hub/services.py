@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
 from agent.hub.activity import Activity
+from agent.hub.beats import Beats
 from agent.hub.catalogue import Catalogue
 from agent.hub.reconciler import Reconciler
 
@@ -21,6 +22,8 @@ class Services:
     """None where the hub has no queue server: then it only shows and records."""
     redis: Redis | None
     """The queue server."""
+    beats: Beats = field(default_factory=Beats)
+    """Which workers beat."""
 
     def poke(self) -> None:
         """Something new may be owed."""

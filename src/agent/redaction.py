@@ -7,16 +7,22 @@ from typing import Any
 
 REDACTED = "[redacted]"
 
-NAMES = re.compile(r"(token|password|passwd|secret|api_?key|authorization|signature|credential)s?$", re.IGNORECASE)
+NAME = (
+    r"(?:token|password|passwd|passphrase|secret|(?:api|access|private)[_-]?key|authorization|cookie|signature"
+    r"|credential)s?"
+)
+NAMES = re.compile(f"{NAME}$", re.IGNORECASE)
 """Fields whose value is a secret whatever it looks like. A fencing token is a number, or is called `fence`."""
 
 LOOKS = (
     (re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]+"), "Bearer [redacted]"),
     (re.compile(r"(?i)([?&](?:x-(?:amz|goog)-[a-z-]+|signature|awsaccesskeyid|googleaccessid|token|sig|key)=)[^&\s\"'\\]+"),
      r"\1[redacted]"),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^:/@\s\"']*:)[^@/\s\"']+@"), r"\1[redacted]@"),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://[^:/@\s\"']{0,200}:)[^@/\s\"']{1,500}@"), r"\1[redacted]@"),
+    (re.compile(rf"(?is)({NAME}\\?[\"']?\s{{0,3}}[:=]\s{{0,3}}(\\?[\"']))(?:(?!\2)(?:\\.|.))+"), r"\1[redacted]"),
 )  # fmt: skip
-"""Bearer tokens, the values of presigned queries, passwords in URLs."""
+"""Bearer tokens, the values of presigned queries, passwords in URLs, and what stands in quotes behind a secret's name:
+JSON or Python within a text, or within a text within one. Each looks no further back than a few hundred characters."""
 
 
 def redact_text(text: str) -> str:

@@ -22,6 +22,10 @@ LONGEST_IN_LIST = 300
 """The same where many jobs are listed."""
 
 
+MARGIN = 2_000
+"""Characters that are looked at beyond: half a secret may not look like one."""
+
+
 class ShownJob(TypedDict):
     """Times in Unix milliseconds, 0 for none; `progress` from 0 to 1."""
 
@@ -97,11 +101,11 @@ def text(value: Any, most: int) -> str:
     if value is None:
         return ""
     try:
-        whole = redact_text(value if isinstance(value, str) else repr(redact_names(value)))
+        whole = value if isinstance(value, str) else repr(redact_names(value))
     except RecursionError:
         return "[nested too deeply to be shown]"
-    cut = len(whole) - most  # only now: half a secret no longer looks like one
-    return plain(whole if cut <= 0 else f"{whole[:most]} [and {cut:,} more characters]")
+    shown = redact_text(whole[: most + MARGIN])[:most]
+    return plain(shown if len(whole) <= most else f"{shown} [of {len(whole):,} characters]")
 
 
 def plain(value: Any) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from pipelines.music.samples import write_samples
 from pipelines.payload import encode_path
 from tests.conftest import REPO
 from tests.control_plane import ControlPlane
+from tests.servers import Local
 
 AGENT = "test"
 
@@ -196,6 +197,48 @@ async def test_a_job_that_runs_longer_than_its_lease_starts_once_and_the_agent_g
     assert len(note.read_text("utf-8").splitlines()) == 1
     assert plane.entries[0]["attempts"] == 1
     assert plane.beats
+
+
+async def test_a_full_lane_a_backlog_and_a_frozen_child_delay_no_beat(
+    worker: Process, plane: ControlPlane, tmp_path: Path
+) -> None:
+    pid = await worker.start(lane="analyze", PHAZE_LANE_ANALYZE_CONCURRENCY="2", TEST_BEAT_PERIOD="0.5")
+    queue = RedisQueue(worker.producer.redis, name=queue_name(AGENT, "analyze"))
+    for i in range(30):
+        await queue.enqueue("wish", key=f"wish:{i}", do="child-spin", seconds=600.0, note=str(tmp_path / "starts"))
+    await worker.until(lambda: (tmp_path / "starts").exists(), within=60)
+    await plane.until(lambda: plane.beats[-1:] != [] and plane.beats[-1]["queue_depth"] == 28)
+    for child in psutil.Process(pid).children(recursive=True):
+        child.suspend()
+    sent, started = len(plane.beats), time.monotonic()
+    await plane.until(lambda: len(plane.beats) >= sent + 6)
+    assert time.monotonic() - started < 10 * 6 * 0.5
+    assert {(beat["worker_pid"], beat["queue_depth"]) for beat in plane.beats[sent:]} == {(pid, 28)}
+
+
+async def test_no_beat_is_sent_while_the_queue_server_hangs_and_they_come_again_after_it(
+    plane: ControlPlane, start_server: Callable[..., Local], tmp_path: Path
+) -> None:
+    server = start_server("--appendonly", "yes")
+    assert server.process is not None
+    client = connect(server.url)
+    worker = Process(client, server.url, plane, tmp_path / "worker.log")
+    try:
+        await worker.start(lane="analyze", TEST_BEAT_PERIOD="0.5")
+        await plane.until(lambda: len(plane.beats) > 1)
+        server.process.send_signal(signal.SIGSTOP)
+        await worker.until(lambda: any(line["event"] == "heartbeat.withheld" for line in worker.lines()))
+        assert [beat["queue_depth"] for beat in plane.beats][-2:] == [None, None], "two said that they do not know"
+        sent = len(plane.beats)
+        await asyncio.sleep(3)
+        assert len(plane.beats) == sent
+        server.process.send_signal(signal.SIGCONT)
+        await plane.until(lambda: len(plane.beats) > sent and plane.beats[-1]["queue_depth"] == 0)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        await worker.stop(signal.SIGKILL)
+        await worker.producer.disconnect()
+        await client.aclose()
 
 
 async def test_sigterm_lets_a_running_job_finish_and_takes_no_new_one(worker: Process, plane: ControlPlane) -> None:

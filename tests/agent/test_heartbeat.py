@@ -60,7 +60,7 @@ async def test_a_hub_that_takes_a_beat_and_never_answers_holds_up_nothing(
     """It sends a little again and again, so that no single read takes long."""
     monkeypatch.setattr(heartbeat, "POST_TIMEOUT", 0.5)
     monkeypatch.setattr(heartbeat, "PERIOD", 0.1)
-    asked = 0
+    asked, ended = 0, list[asyncio.StreamWriter]()
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
@@ -71,6 +71,8 @@ async def test_a_hub_that_takes_a_beat_and_never_answers_holds_up_nothing(
                 writer.write(b" ")
                 await writer.drain()
                 await asyncio.sleep(0.05)
+        writer.close()
+        ended.append(writer)
 
     hub = await asyncio.start_server(trickle, "127.0.0.1", 0)
     plane = ControlPlane()
@@ -83,6 +85,9 @@ async def test_a_hub_that_takes_a_beat_and_never_answers_holds_up_nothing(
     running.cancel()
     await asyncio.wait([running])
     await beat.close()
+    async with asyncio.timeout(30):
+        while len(ended) < asked:
+            await asyncio.sleep(0.05)
     hub.close()
 
 

@@ -203,16 +203,16 @@ async def test_a_full_lane_a_backlog_and_a_frozen_child_delay_no_beat(
     worker: Process, plane: ControlPlane, tmp_path: Path
 ) -> None:
     pid = await worker.start(lane="analyze", PHAZE_LANE_ANALYZE_CONCURRENCY="2", TEST_BEAT_PERIOD="0.5")
-    queue = RedisQueue(worker.producer.redis, name=queue_name(AGENT, "analyze"))
+    queue, started = RedisQueue(worker.producer.redis, name=queue_name(AGENT, "analyze")), tmp_path / "starts"
     for i in range(30):
-        await queue.enqueue("wish", key=f"wish:{i}", do="child-spin", seconds=600.0, note=str(tmp_path / "starts"))
-    await worker.until(lambda: (tmp_path / "starts").exists(), within=60)
+        await queue.enqueue("wish", key=f"wish:{i}", version="v", do="child-spin", seconds=600.0, note=str(started))
+    await worker.until(started.exists, within=60)
     await plane.until(lambda: plane.beats[-1:] != [] and plane.beats[-1]["queue_depth"] == 28)
     for child in psutil.Process(pid).children(recursive=True):
         child.suspend()
-    sent, started = len(plane.beats), time.monotonic()
+    sent, frozen = len(plane.beats), time.monotonic()
     await plane.until(lambda: len(plane.beats) >= sent + 6)
-    assert time.monotonic() - started < 10 * 6 * 0.5
+    assert time.monotonic() - frozen < 10 * 6 * 0.5
     assert {(beat["worker_pid"], beat["queue_depth"]) for beat in plane.beats[sent:]} == {(pid, 28)}
 
 

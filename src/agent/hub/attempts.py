@@ -16,6 +16,8 @@ LONGEST = 60.0
 FORGOTTEN = 900.0
 """Seconds after which a network's failures are forgotten."""
 
+clock = time.monotonic
+
 NETWORKS = 10_000
 """Networks that are remembered at most; the one that failed least lately makes room."""
 
@@ -39,11 +41,11 @@ class Attempts:
     def wait(self, address: str) -> float:
         """Seconds until this client may try again; 0: now."""
         found = self._failures.get(network_of(address))
-        return 0.0 if found is None else max(0.0, found.free_at - time.monotonic())
+        return 0.0 if found is None else max(0.0, found.free_at - clock())
 
     def failed(self, address: str) -> None:
         """A wrong guess."""
-        network, now = network_of(address), time.monotonic()
+        network, now = network_of(address), clock()
         found = self._failures.pop(network, None)
         count = 1 if found is None or now - found.last > FORGOTTEN else found.count + 1
         pause = min(2.0 ** min(count - FREE, 10), LONGEST) if count >= FREE else 0.0

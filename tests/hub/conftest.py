@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
-from agent.hub.server import listen, url_of
+from agent.hub.server import listen, server_config, url_of
 from agent.producer import Producer
 from agent.settings import load_settings
 from tests.hub.deliveries import AGENT, TOKEN
@@ -34,7 +34,7 @@ async def serving(catalogue: Catalogue, redis: Redis, **settings: Any) -> AsyncI
     """A hub around `catalogue`, on a real socket; its address."""
     given = load_settings(hub_url="http://hub.home.example:8080", **settings)
     app = create_app(given, catalogue, redis=redis, producer=Producer(redis))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = uvicorn.Server(server_config(app))
     listener = listen("127.0.0.1", 0)
     running = asyncio.create_task(server._serve([listener]))
     while not server.started:

@@ -16,6 +16,7 @@ import click
 import structlog
 import uvicorn
 from redis.exceptions import RedisError
+from starlette.types import ASGIApp
 
 from agent import kept, logs
 from agent.errors import ConfigError
@@ -53,17 +54,7 @@ async def serve(settings: Settings) -> None:
         redis = connect(address)
         producer = Producer(redis)
         app = create_app(settings, catalogue, redis=redis, producer=producer)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
-                proxy_headers=False,  # anybody may say that he asks for somebody else
-                timeout_keep_alive=65,  # above the relay's idle time, so that it is never closed under a request
-            )
-        )
+        server = _Server(server_config(app))
         url = url_of(listener)
         url_file = stack.enter_context(_announced(settings.data_dir / URL_FILE, url))
         login = settings.hub_password is not None
@@ -75,6 +66,19 @@ async def serve(settings: Settings) -> None:
                 async with asyncio.timeout(1):
                     await producer.close()
             log.info("hub.stopped")
+
+
+def server_config(app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn serves the app."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # anybody may say that he asks for somebody else
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+        timeout_keep_alive=65,  # above the relay's idle time, so that it is never closed under a request
+    )
 
 
 def _must_have_a_password(settings: Settings, loopback: bool) -> None:

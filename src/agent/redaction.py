@@ -19,7 +19,8 @@ LOOKS = (
     (re.compile(r"(?i)([?&](?:x-(?:amz|goog)-[a-z-]+|signature|awsaccesskeyid|googleaccessid|token|sig|key)=)[^&\s\"'\\]+"),
      r"\1[redacted]"),
     (re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://[^:/@\s\"']{0,200}:)[^@/\s\"']{1,500}@"), r"\1[redacted]@"),
-    (re.compile(rf"(?is)({NAME}\\?[\"']?\s{{0,3}}[:=]\s{{0,3}}(\\?[\"']))(?:(?!\2)(?:\\.|.))+"), r"\1[redacted]"),
+    (re.compile(rf"(?is)({NAME}\\{{0,9}}[\"']?\s{{0,3}}[:=]\s{{0,3}}(\\{{0,9}}[\"']))(?:(?!\2)(?:\\.|.))+"),
+     r"\1[redacted]"),
 )  # fmt: skip
 """Bearer tokens, the values of presigned queries, passwords in URLs, and what stands in quotes behind a secret's name:
 JSON or Python within a text, or within a text within one. Each looks no further back than a few hundred characters."""

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from agent import kept
@@ -25,7 +25,7 @@ from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.comparing import compare_aside
 from agent.hub.dashboard import Dashboard
-from agent.hub.guard import Guard
+from agent.hub.guard import Guard, refused
 from agent.hub.limits import KnownHosts, SecurityHeaders
 from agent.hub.login import Login
 from agent.hub.reconciler import Reconciler
@@ -105,21 +105,15 @@ def login_of(settings: Settings, folder: Path) -> Login:
     return Login(settings.hub_user, settings.hub_password.get_secret_value(), key)
 
 
-def _answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    if request.url.path.startswith("/api/"):
-        return JSONResponse({"error": message}, status, headers)
-    return PlainTextResponse(f"{message}\n", status, headers)
-
-
 async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _answer(request, error.status_code, error.detail, dict(error.headers or {}))
+    return refused(request, error.status_code, error.detail, dict(error.headers or {}))
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     log.error("catalogue.unavailable", error=str(error), path=request.url.path)
-    return _answer(request, 503, f"the catalogue cannot be used right now: {error}", {"retry-after": "1"})
+    return refused(request, 503, f"the catalogue cannot be used right now: {error}", {"retry-after": "1"})
 
 
 async def _fail(request: Request, _error: Exception) -> Response:
-    return _answer(request, 500, "the hub failed on this request; its log says why")
+    return refused(request, 500, "the hub failed on this request; its log says why")

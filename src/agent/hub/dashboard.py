@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from saq.job import Job, Status
 from saq.queue.redis import RedisQueue
 from saq.web.common import STATIC_PATH
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -222,15 +223,29 @@ def _dashboard(request: Request) -> Dashboard:
     return found
 
 
+class _Key(Convertor[str]):
+    """A job's key: all of the rest, slashes and line breaks included."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("key", _Key())
+
 routes = [
     Route(ROOT, _enter),
     Route(f"{ROOT}/", page),
     Route(f"{ROOT}/queues/{{queue}}", page),
-    Route(f"{ROOT}/queues/{{queue}}/jobs/{{job:path}}", page),
+    Route(f"{ROOT}/queues/{{queue}}/jobs/{{job:key}}", page),
     Route(f"{ROOT}/api/queues", queues),
     Route(f"{ROOT}/api/queues/{{queue}}", queue),
-    Route(f"{ROOT}/api/queues/{{queue}}/jobs/{{job:path}}/retry", retry, methods=["POST"]),
-    Route(f"{ROOT}/api/queues/{{queue}}/jobs/{{job:path}}/abort", abort, methods=["POST"]),
-    Route(f"{ROOT}/api/queues/{{queue}}/jobs/{{job:path}}", job),
+    Route(f"{ROOT}/api/queues/{{queue}}/jobs/{{job:key}}/retry", retry, methods=["POST"]),
+    Route(f"{ROOT}/api/queues/{{queue}}/jobs/{{job:key}}/abort", abort, methods=["POST"]),
+    Route(f"{ROOT}/api/queues/{{queue}}/jobs/{{job:key}}", job),
     Route(f"{ROOT}/static/{{name}}", static),
 ]

@@ -7,7 +7,6 @@ and numbers leaves from here, whatever a stored job holds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -115,7 +114,9 @@ def plain(value: Any) -> str:
 
 def number(value: Any) -> float:
     """A number that JSON can carry; 0 for what is none."""
-    return value if isinstance(value, int | float) and math.isfinite(value) and abs(value) < 2**63 else 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:  # NaN is not, either
+        return 0
+    return value
 
 
 def _worker(told: Any) -> ShownWorker:

@@ -13,7 +13,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test faults chaos bench lint format lock clean
+.PHONY: help up test faults chaos bench bench-audio bench-prints cases lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -71,6 +71,18 @@ bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jo
 	@$(MAKE) --no-print-directory $(BENCH)-arq $(BENCH)-taskiq || echo "arq or taskiq could not be installed; left out"
 	@$(BENCH)/bin/python benchmarks/queues.py --write
 	@$(BENCH)/bin/python benchmarks/scale.py --write
+
+bench-audio: $(STAMP) ## CPU seconds a minute of sound and peak memory, by profile, on music and on hours of it (half an hour)
+	@sh tests/system-packages || true
+	@$(BIN)/python benchmarks/audio.py
+
+cases: $(DEV) ## Awkward files (shared cases, mutagen's own) through three tasks: a table of what came of each, and its test
+	@$(BIN)/python -m tests.pipelines.music.taking
+	@$(BIN)/pytest --quiet -m "cases or not cases" tests/pipelines/music/test_cases.py
+
+bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4 minutes); writes benchmarks/RESULTS-PRINTS.md
+	@sh tests/system-packages
+	@$(BIN)/python benchmarks/prints.py --write
 
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -69,7 +69,7 @@ async def measure(queue: LaneQueue) -> Time:
         return answer
 
     for _ in range(ROUNDS):
-        _, runs = await timed("claim", lambda: queue.step("bench", "bench", AT_ONCE))
+        _, runs, _ = await timed("claim", lambda: queue.step("bench", "bench", AT_ONCE))
         endings = end(queue, runs)
         await timed("settle", lambda endings=endings: queue.step("bench", "bench", 0, endings))
         await timed("upkeep", lambda: queue.upkeep(orphans=True, aborts=True))
@@ -89,7 +89,7 @@ async def footprint(redis: Redis, queue: LaneQueue) -> tuple[float, float]:
     await fill(queue, 0, FINISHED, ttl=TTL)
     done = 0
     while done < FINISHED:
-        _, runs = await queue.step("bench", "bench", 200)
+        _, runs, _ = await queue.step("bench", "bench", 200)
         await queue.step("bench", "bench", 0, end(queue, runs))
         done += len(runs)
     within = await used()

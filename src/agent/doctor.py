@@ -92,6 +92,19 @@ def essentia_wheel(_settings: Settings) -> Iterator[Finding]:
         yield Finding("essentia", "missing", reason, remedy)
 
 
+def installed_models(settings: Settings) -> Iterator[Finding]:
+    """The models that the profile full listens with."""
+    from pipelines.music.models.catalogue import MODELS, is_installed
+
+    folder = settings.models_folder
+    names = [name for name, model in MODELS.items() if is_installed(model, folder)]
+    if names:
+        yield Finding("models", "ok", f"{', '.join(names)} in {folder}")
+    elif settings.profile == "full":
+        remedy = "phaze models install musicnn tempocnn, or set PHAZE_PROFILE to another profile"
+        yield Finding("models", "missing", f"PHAZE_PROFILE=full, and {folder} holds none", remedy)
+
+
 def queue_server(settings: Settings) -> Iterator[Finding]:
     """The server that will be used, and whether it may evict what it was given."""
     if settings.redis_address is None:
@@ -236,6 +249,45 @@ except errors.ConfigError as error:
             yield Finding(package, "missing", reason, remedy)
 
 
+def transfer_tools(settings: Settings) -> Iterator[Finding]:
+    """rsync and ssh for push_file, and what s3_upload needs: missing only matters once something is to be sent."""
+    from pipelines.files.rsync import OLDEST, version_of
+
+    wanted = settings.push_to is not None or settings.push_key is not None
+    lacking: Verdict = "missing" if wanted else "warning"
+    for name in ("rsync", "ssh"):
+        program = shutil.which(name)
+        if program is None:
+            package = "openssh-client" if name == "ssh" else name
+            detail = "not on PATH; push_file cannot work"
+            yield Finding(name, lacking, detail, f"install it (Debian: apt-get install {package}), or push nothing")
+        elif name == "rsync":
+            run = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+            version = version_of(run.stdout)
+            if version is None or version < OLDEST:
+                said = run.stdout.split("\n", 1)[0] or f"exit code {run.returncode}"
+                remedy = f"install rsync {OLDEST[0]}.{OLDEST[1]} or newer"
+                yield Finding(name, lacking, f"{program} is no rsync that push_file can use ({said})", remedy)
+            else:
+                yield Finding(name, "ok", f"{version[0]}.{version[1]} ({program})")
+        else:
+            yield Finding(name, "ok", program)
+
+
+def object_store(settings: Settings) -> Iterator[Finding]:
+    """Whether the hub could sign for the store; nothing is asked of it."""
+    from agent.hub.signing import Signing
+
+    if settings.s3_bucket is None:
+        return
+    try:
+        Signing.of(settings)
+    except ConfigError as error:
+        yield Finding("object store", "missing", str(error), "docs/transfers.md says what the hub needs")
+    else:
+        yield Finding("object store", "ok", f"bucket {settings.s3_bucket} at {settings.s3_endpoint or 'AWS'}")
+
+
 def variables(_settings: Settings) -> Iterator[Finding]:
     """Misspelt variables."""
     for name, near in unknown_variables():
@@ -246,11 +298,14 @@ def variables(_settings: Settings) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     essentia_wheel,
     ffmpeg_program,
+    installed_models,
     queue_server,
     lanes_against_cores,
     memory,
     data_folder,
     other_packages,
+    transfer_tools,
+    object_store,
     variables,
 )
 

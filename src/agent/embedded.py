@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO
 
 import httpx
@@ -106,7 +106,8 @@ class Fleet:
             "PHAZE_AGENT_TOKEN": self.token,
             "PHAZE_LOG_FORMAT": "json",
         }
-        self.hub = self._supervised("hub", ["hub"], {**env, **self._login()})
+        # Each gets the secrets that are its own: the store's are the hub's, the key to push with the workers'.
+        self.hub = self._supervised("hub", ["hub"], {**_without(env, "PHAZE_PUSH_KEY"), **self._login()})
         (self.data / "hub.url").unlink(missing_ok=True)
         await self.hub.start()
         self.hub_url = await self._hub_answers()
@@ -114,7 +115,8 @@ class Fleet:
         for lane in LANES:
             own = {"PHAZE_HUB_URL": self.hub_url, "PHAZE_AGENT_LANE": lane}
             knob = {f"PHAZE_LANE_{lane.upper()}_CONCURRENCY": str(self.knobs[lane])}
-            worker = self._supervised(f"worker-{lane}", ["worker"], {**env, **own, **knob})
+            given = _without(env, "PHAZE_S3_", "PHAZE_HUB_PASSWORD")
+            worker = self._supervised(f"worker-{lane}", ["worker"], {**given, **own, **knob})
             self.workers.append(worker)
             await worker.start()
 
@@ -222,6 +224,10 @@ class Fleet:
                 if self.hub.gave_up or time.monotonic() > deadline:
                     raise StartError("the hub did not start: " + (self.hub.log_tail(1) or f"see {self.hub.log}"))
                 await asyncio.sleep(0.05)
+
+
+def _without(env: Mapping[str, str], *prefixes: str) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith(prefixes)}
 
 
 async def _must_serve(redis_url: str) -> None:

@@ -25,6 +25,7 @@ LANE_TASKS: dict[str, dict[str, str]] = {
     },
     "fingerprint": {
         "fingerprint_file": "pipelines.music.fingerprint:fingerprint_file",
+        "ingest_file": "pipelines.music.ingest:ingest_file",
     },
     "meta": {
         "extract_file_metadata": "pipelines.music.metadata:extract_file_metadata",

@@ -190,7 +190,8 @@ def current_lines(status: Status) -> list[str]:
         seconds = max(0.0, now - float(row.get("since") or now))
         name = str(row.get("path") or "").rsplit("/", 1)[-1]
         attempt = f" (attempt {row['attempts']})" if int(row.get("attempts") or 1) > 1 else ""
-        lines.append(f"{duration_text(seconds):>6} {row['task']}  {name}{attempt}")
+        note = f"  {row['note']}" if row.get("note") else ""
+        lines.append(f"{duration_text(seconds):>6} {row['task']}  {name}{attempt}{note}")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -10,7 +11,8 @@ import hiredis
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as NoReply
 
 if TYPE_CHECKING:
@@ -24,12 +26,35 @@ CONNECT_TIMEOUT = 5.0
 REPLY_TIMEOUT = 15.0
 """Seconds to wait for a reply; above the longest blocking command that we send."""
 
+AWAY = (NoConnection, NoReply, ReadOnlyError, OSError)
+"""What calls raise while the server is away, still loads, or has just become somebody's replica."""
+
+MAX_PAUSE = 2.0
+"""Seconds between two calls to a server that is away."""
+
 T = TypeVar("T")
 
 
 async def reply(call: Awaitable[T] | T) -> T:
     """What an asynchronous client's call answers; redis-py types some as if they might be synchronous."""
     return await cast("Awaitable[T]", call)
+
+
+async def persist(call: Callable[[], Awaitable[T]], within: float) -> T:
+    """What `call` comes to, called again and again while the server is away.
+
+    After `within` seconds it is over, whatever a silent server keeps: raises what the last call did, or TimeoutError.
+    """
+    ends, pause = time.monotonic() + within, 0.1
+    while True:
+        try:
+            async with asyncio.timeout(ends - time.monotonic()):
+                return await call()
+        except AWAY:
+            if time.monotonic() + pause > ends:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_PAUSE)
 
 
 def connect(url: str) -> Redis:
@@ -46,6 +71,7 @@ def connect(url: str) -> Redis:
             socket_timeout=REPLY_TIMEOUT,
             health_check_interval=30,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=3),
+            retry_on_error=[ReadOnlyError],  # on a new connection: after a failover the name leads elsewhere
             driver_info=None,  # a command more per connection, which the least ACL rule need not allow
             **options,
         )
@@ -65,7 +91,7 @@ class Line:
 
     def __init__(self, redis: Redis, timeout: float) -> None:
         self._make: Callable[[], AbstractConnection] = redis.connection_pool.make_connection
-        self._timeout = timeout
+        self.timeout = timeout
         self._connection: AbstractConnection | None = None
 
     async def execute_command(self, *args: Any) -> Any:
@@ -76,14 +102,17 @@ class Line:
             self._connection.socket_timeout = None  # the bound is ours
         connection = self._connection
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 await connection.send_packed_command(hiredis.pack_command(args), check_health=False)
                 return await connection.read_response()
+        except ReadOnlyError:  # it is a replica now; its name may lead to the new primary
+            await self.close()
+            raise
         except ResponseError:
             raise
         except TimeoutError:
             await self.close()
-            raise NoReply(f"no reply within {self._timeout:g} s") from None
+            raise NoReply(f"no reply within {self.timeout:g} s") from None
         except BaseException:
             await self.close()
             raise

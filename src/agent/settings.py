@@ -21,6 +21,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
+from pipelines.music.models.catalogue import OFFICIAL
+from pipelines.music.profiles import Profile
 
 PREFIX = "PHAZE_"
 ENV_FILE = ".env"
@@ -125,6 +127,26 @@ class Settings(BaseSettings):
     metrics_port: int | None = Field(
         None, ge=1, le=65535, description="The port of a worker's /metrics for Prometheus; unset: none."
     )
+    s3_bucket: MaybeStr = Field(None, description="The bucket that s3_upload fills; unset: no uploads. For the hub.")
+    s3_endpoint: str = Field("", description="The object store's URL (http:// or https://); unset: AWS.")
+    s3_region: str = Field("us-east-1", description="The bucket's region; stores that have none take any.")
+    s3_access_key_id: SecretStr | None = Field(None, description="With it the hub signs what agents send to the store.")
+    s3_secret_access_key: SecretStr | None = Field(None, description="Its secret; it never leaves the hub.")
+    s3_session_token: SecretStr | None = Field(None, description="Of temporary credentials.")
+    s3_prefix: str = Field("", description="Put before every object's key, such as `archive/`.")
+    s3_addressing: Literal["auto", "path", "virtual"] = Field(
+        "auto", description="Whether the bucket stands in the URL's path or in its host name."
+    )
+    s3_checksum: Literal["sha256", "md5"] = Field(
+        "sha256", description="Which hash goes with every part; md5 is for stores that refuse x-amz-checksum-sha256."
+    )
+    s3_url_lifetime: int = Field(900, ge=10, le=604_800, description="Seconds for which a signed request can be begun.")
+
+    push_to: MaybeStr = Field(None, description="Where `phaze offload` pushes: ssh://USER@HOST[:PORT]/FOLDER.")
+    push_host_keys: Path | None = Field(
+        None, description="File with that host's public keys (as in known_hosts); no other is accepted."
+    )
+    push_key: SecretStr | None = Field(None, description="The private key (OpenSSH) with which the agent pushes.")
 
     shutdown_grace: float = Field(
         10.0,
@@ -136,8 +158,26 @@ class Settings(BaseSettings):
         4096, ge=128, description="Memory cap of one child process in MiB; a job that passes it fails alone."
     )
     child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
+    fingerprint_engine: MaybeStr = Field(
+        None,
+        description="Address of another fingerprint engine (pipelines/music/sidecar.py) that gets every file as well.",
+    )
+    move_roots: MaybeStr = Field(
+        None,
+        description="Folders, parted by colons, outside of which this agent moves and tags nothing; unset: the job's.",
+    )
     ffmpeg: MaybeStr = Field(
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
+    )
+
+    profile: Profile = Field(
+        "default", description="How much is measured of a file: fast, default, or full (adds installed models)."
+    )
+    models_dir: MaybeStr = Field(
+        None, description="Where pretrained models are installed; unset: models in the data folder."
+    )
+    models_url: str = Field(
+        OFFICIAL, description="Where `phaze models install` finds essentia's models; a mirror serves too."
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
@@ -145,7 +185,7 @@ class Settings(BaseSettings):
         "auto", description="console for people, json for machines; auto: console on a terminal."
     )
 
-    @field_validator("log_level", "log_format", mode="before")
+    @field_validator("log_level", "log_format", "profile", mode="before")
     @classmethod
     def _lower(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value
@@ -190,12 +230,45 @@ class Settings(BaseSettings):
             raise ValueError("must be one line without a colon, which HTTP sets between the name and the password")
         return value
 
-    @field_validator("hub_url")
+    @field_validator("push_key")
+    @classmethod
+    def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith("-----BEGIN "):
+            raise ValueError("must be a private key in OpenSSH's or PEM format; PHAZE_PUSH_KEY_FILE names its file")
+        return value
+
+    @field_validator("s3_prefix")
+    @classmethod
+    def _plain_prefix(cls, value: str) -> str:
+        if value.startswith("/") or {".", ".."} & set(value.split("/")):
+            raise ValueError("must not begin with a slash, nor hold . or .. as a folder")
+        return value
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _endpoint(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
+        return value.rstrip("/")
+
+    @field_validator("fingerprint_engine")
+    @classmethod
+    def _plain_address(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value):
+            raise ValueError("must be an http:// or https:// address without user, password and query")
+        return None if value is None else value.rstrip("/")
+
+    @field_validator("hub_url", "models_url")
     @classmethod
     def _http_scheme(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         return value.rstrip("/")
+
+    @property
+    def models_folder(self) -> Path:
+        """Where pretrained models are, also while there is no such folder yet."""
+        return Path(self.models_dir).expanduser().absolute() if self.models_dir else self.data_dir / "models"
 
     def lane_knob(self, lane: str) -> int:
         """The lane's own concurrency, before the ceiling."""

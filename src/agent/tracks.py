@@ -27,6 +27,7 @@ SERVICE_WORDS = {
     "process_file": "analysis",
     "fingerprint_file": "fingerprint",
     "extract_file_metadata": "tags",
+    "ingest_file": "engine",
 }
 """How a task is called in a sentence about its result."""
 

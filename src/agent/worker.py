@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from agent import logs, metrics
 from agent.cancelling import end
 from agent.children import Children
+from agent.desk import Desk
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
@@ -65,6 +66,7 @@ class AgentWorker:
         self.relay = Relay(
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
+        self.desk = Desk(settings, token)
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
         self._worker = LaneWorker(
             self.queue,
@@ -109,6 +111,7 @@ class AgentWorker:
             await self.children.close()
             await self.relay.drain(timeout=5.0)
             await self.relay.close()
+            await self.desk.close()
             if self.heartbeat is not None:
                 await self.heartbeat.close()
             with contextlib.suppress(RedisError, OSError):
@@ -116,7 +119,7 @@ class AgentWorker:
             log.info("worker.stopped", lane=self.lane or "all", delivered=self.relay.delivered)
 
     def _runner(self, function: Task) -> Callable[..., Awaitable[Result]]:
-        async def run(context: Any, **arguments: Any) -> Result:
+        async def run(context: Any, /, **arguments: Any) -> Result:
             execution = Execution(
                 context["run"],
                 function=function,
@@ -124,6 +127,7 @@ class AgentWorker:
                 children=self.children,
                 breakers=self.breakers,
                 worker=self.name,
+                desk=self.desk,
             )
             return await execution.run(arguments)
 
@@ -146,8 +150,11 @@ def worker() -> None:
     for name, near in unknown_variables():
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)
     pin_threads(settings.agent_lane)
-    if settings.ffmpeg is not None:
-        os.environ[variable("ffmpeg")] = settings.ffmpeg
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)
+    os.environ[variable("data_dir")] = str(settings.data_dir)
+    for name in ("ffmpeg", "move_roots"):
+        if (value := getattr(settings, name)) is not None:
+            os.environ[variable(name)] = value
+    os.environ[variable("models_dir")] = str(settings.models_folder)
     asyncio.run(AgentWorker(settings).run())

@@ -6,11 +6,14 @@ The engine implements `TaskContext`; a test or a script can do so in a few lines
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from pydantic import BaseModel
+
+from pipelines.errors import NotGranted
+from pipelines.saying import Listener, listening
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,9 +40,17 @@ class TaskContext(Protocol):
     async def report(self, part: BaseModel) -> None:
         """Hand over one part of a result too large for one piece, in order, through the same door as the result."""
 
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What only the surroundings have, each `subject` with its own JSON: signed requests (`s3`), a key (`ssh-key`),
+        where the library's tracks occur in a fingerprint (`prints`).
+
+        Raises `NotAnswered` (ask again later) and `NotGranted`. Answers may be secrets: never log or return them.
+        """
+
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a picklable function in a child process that a time-out, a cancel or a crash ends alone.
 
+        What it says of itself (`pipelines.saying.say`) counts as this run's progress.
         Raises `ChildDied` if the process died under it, and whatever `function` raised otherwise.
         """
 
@@ -75,22 +86,39 @@ def policy_of(function: Callable[..., Any]) -> Policy:
 
 
 class InlineContext:
-    """Runs a task without any queue: `await process_file(InlineContext(), payload)`. Parts collect in `parts`."""
+    """Runs a task without any queue: `await process_file(InlineContext(), payload)`. Parts collect in `parts`.
 
-    def __init__(self, record_id: str = "inline") -> None:
+    `answers`: subject -> the function that answers `ask`. `on_progress(fraction, note)` hears how far it is, from
+    whichever thread says so.
+    """
+
+    def __init__(
+        self,
+        record_id: str = "inline",
+        answers: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] | None = None,
+        on_progress: Listener | None = None,
+    ) -> None:
         self.record_id = record_id
+        self._answers = answers or {}
         self.token = "0"  # noqa: S105 - a fencing token orders runs; it is no password
         self.parts: list[BaseModel] = []
+        self._on_progress = on_progress or (lambda fraction, note: None)
 
     async def check(self) -> None:
         """Nobody else can own an inline run."""
 
     async def progress(self, fraction: float, note: str = "") -> None:
-        """Nobody is watching."""
+        self._on_progress(fraction, note)
 
     async def report(self, part: BaseModel) -> None:
         self.parts.append(part)
 
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        if subject not in self._answers:
+            raise NotGranted(f"nobody here answers {subject}; give InlineContext an answer to it")
+        return self._answers[subject](question)
+
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run in a thread: no isolation, the same signature."""
-        return await asyncio.to_thread(function, *args, **kwargs)
+        with listening(self._on_progress):
+            return await asyncio.to_thread(function, *args, **kwargs)

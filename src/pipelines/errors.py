@@ -34,14 +34,6 @@ class InputChanged(TaskError):
     """The file is no longer the one that was scanned; the next scan brings its new version."""
 
 
-class NotBuiltError(InputRejected):
-    """The task is in the lane table and has its payload, and does nothing yet. It says so instead of pretending."""
-
-    def __init__(self, task: str) -> None:
-        super().__init__("not-built", f"{task} is not built yet; nothing was changed")
-        self.args = (task,)
-
-
 class LeaseLost(TaskError):
     """Another worker owns the record now; stop, and write nothing more."""
 
@@ -52,3 +44,11 @@ class ChildDied(TaskError):
 
 class ToolMissing(TaskError):
     """A program or wheel that the task needs is not on this machine. Says which, and how to get it."""
+
+
+class NotAnswered(TaskError):
+    """Whoever runs the task could not be asked (`ctx.ask`): the control plane is away, or fails."""
+
+
+class NotGranted(TaskError):
+    """What the task asked for (`ctx.ask`) is not set up, or not for this record; the message names the remedy."""

@@ -7,6 +7,7 @@ import os
 import time
 
 from pipelines.errors import InputRejected, RecordNotFoundError
+from pipelines.saying import say
 
 
 def add(left: int, right: int) -> int:
@@ -84,3 +85,21 @@ def lose() -> None:
 
 def unpicklable() -> object:
     return lambda: None
+
+
+def say_steps(steps: int, pause: float) -> str:
+    for step in range(1, steps + 1):
+        say(step / steps, f"step {step}")
+        time.sleep(pause)
+    return "said"
+
+
+def say_a_lot() -> str:
+    for step in range(100_000):
+        say(step / 100_000, "x" * 10_000)
+    return "said"
+
+
+def say_and_crash() -> None:
+    say(0.5, "half")
+    crash()

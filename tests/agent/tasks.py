@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from agent import heartbeat, lanes
 from pipelines.context import Policy, TaskContext, task
@@ -29,6 +30,8 @@ class Echo(TaskResult):
     """What happened."""
 
     text: str = ""
+    loudness: float = 0.0
+    extra: Any = None
 
 
 @task(Policy(timeout=lambda payload: 30.0))
@@ -46,6 +49,16 @@ async def wish(ctx: TaskContext, payload: Wish) -> Echo:
             return Echo(outcome="skipped", reason="changed-since-scan")
         case "reject":
             raise InputRejected("too-short", "0.2 s")
+        case "nan":
+            return Echo(text="NaN", loudness=float("-inf"), extra=[float("nan"), {"peak": float("inf")}])
+        case "bytes":
+            return Echo(extra=b"\xff")
+        case "leak":
+            raise InputRejected("refused", "https://store/x?api_key=hunter2")
+        case "leak-partial":
+            return Echo(outcome="partial", reason="https://store/x?api_key=hunter2")
+        case "leak-lost":
+            raise RecordNotFoundError("https://store/x?api_key=hunter2")
         case "lose":
             raise RecordNotFoundError("gone.mp3")
         case "fail":
@@ -63,6 +76,8 @@ async def wish(ctx: TaskContext, payload: Wish) -> Echo:
             await asyncio.sleep(payload.seconds)
         case "child-spin":
             await ctx.child(work.spin_for, payload.seconds)
+        case "child-say":
+            await ctx.child(work.say_steps, 3, payload.seconds)
         case "child-nap":
             await ctx.child(work.nap, payload.seconds)
     return Echo(text=payload.do)

@@ -143,3 +143,41 @@ async def test_close_leaves_nothing_running() -> None:
     pids = await asyncio.gather(pool.run(30, work.pid), pool.run(30, work.pid))
     await pool.close()
     assert all([await gone(pid) for pid in pids])
+
+
+async def test_what_a_child_says_is_heard_while_it_works(children: Children) -> None:
+    heard: list[tuple[float, str]] = []
+    running = asyncio.create_task(
+        children.run_heard(lambda fraction, note: heard.append((fraction, note)), 60, work.say_steps, 40, 0.05)
+    )
+    async with asyncio.timeout(30):
+        while not heard:
+            await asyncio.sleep(0.02)
+    assert not running.done()
+    assert await running == "said"
+    assert heard == sorted(heard)
+    assert len(heard) > 3
+
+
+async def test_a_child_that_says_more_than_anybody_reads_is_not_held_up(children: Children) -> None:
+    async with asyncio.timeout(60):
+        assert await children.run(60, work.say_a_lot) == "said"
+
+
+async def test_nothing_said_by_an_earlier_job_is_heard_in_the_next(children: Children) -> None:
+    heard: list[tuple[float, str]] = []
+    with pytest.raises(ChildDied):
+        await children.run(60, work.say_and_crash)
+    await children.run(60, work.say_steps, 3, 0.0)
+    for _ in range(3):
+        await children.run_heard(lambda fraction, note: heard.append((fraction, note)), 60, work.nap, 0.1)
+    assert heard == []
+
+
+async def test_pipes_are_closed_with_their_children() -> None:
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        pool = Children(2)
+        await asyncio.gather(pool.run(30, work.pid), pool.run(30, work.pid))
+        await pool.close()
+    assert psutil.Process().num_fds() <= before + 2

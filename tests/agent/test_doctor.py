@@ -96,6 +96,29 @@ def test_a_data_folder_that_cannot_be_written_is_missing(monkeypatch: pytest.Mon
     assert "PHAZE_DATA_DIR" in finding.remedy
 
 
+@pytest.mark.parametrize(("wanted", "verdict"), [({}, "warning"), ({"push_to": "ssh://u@h/in"}, "missing")])
+def test_what_pushing_needs_is_missing_only_where_something_is_pushed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: dict[str, str], verdict: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {finding.what: finding for finding in doctor.transfer_tools(load_settings(**wanted))}
+    assert {name: finding.verdict for name, finding in found.items()} == {"rsync": verdict, "ssh": verdict}
+    assert "apt-get install openssh-client" in found["ssh"].remedy
+    for said in ("rsync  version 2.6.9  protocol version 29", "openrsync: protocol version 29"):
+        stub = tmp_path / "rsync"
+        stub.write_text(f'#!/bin/sh\necho "{said}"\n', "utf-8")
+        stub.chmod(0o755)
+        old = next(doctor.transfer_tools(load_settings(**wanted)))
+        assert (old.verdict, said in old.detail) == (verdict, True)
+
+
+def test_a_store_without_credentials_is_missing() -> None:
+    (finding,) = doctor.object_store(load_settings(s3_bucket="archive"))
+    assert finding.verdict == "missing"
+    assert "PHAZE_S3_ACCESS_KEY_ID" in finding.detail
+    assert not list(doctor.object_store(load_settings()))
+
+
 def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHAZE_HUB_PRT", "1")
     (finding,) = doctor.variables(load_settings())

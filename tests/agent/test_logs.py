@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 
 import pytest
 import structlog
 
 from agent import logs
+from agent.redaction import redact_text
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +47,46 @@ def test_a_line_is_an_event_with_fields(capsys: pytest.CaptureFixture[str]) -> N
         ("url", "https://s3/x?partNumber=1&X-Amz-Signature=hunter2&X-Amz-Date=1"),
         ("url", "redis://user:hunter2@host/0"),
         ("nested", [{"password": "hunter2"}]),
+        ("url", "https://llm/x?api_key=hunter2"),
+        ("url", "https://llm/x?a=1&access_token=hunter2&b=2"),
+        ("body", "client_secret=hunter2&grant_type=client_credentials"),
+        ("said", "x-api-key: hunter2"),
+        ("said", "{'X-Api-Key': 'hunter2'}"),
+        ("said", '{"headers": {"x-api-key": "hunter2"}}'),
+        ("said", "Authorization: Token hunter2"),
     ],
 )
 def test_secrets_are_redacted_by_name_and_by_look(
     capsys: pytest.CaptureFixture[str], field: str, value: object
 ) -> None:
     assert "hunter2" not in json.dumps(logged(capsys, **{field: value}))
+
+
+@pytest.mark.parametrize("text", ["Authorization: Basic aHVudGVyMjp4", "sent Basic aHVudGVyMjp4 and was refused"])
+def test_a_password_in_base64_is_redacted(text: str) -> None:
+    assert "aHVudGVyMjp4" not in redact_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a basic configuration",
+        "KEY is process_file:7",
+        "key=process_file:7",
+        "the fencing token: 17",
+        "invalid username-password pair",
+        "give the agent's token, or a file with PHAZE_AGENT_TOKEN_FILE",
+    ],
+)
+def test_what_is_no_secret_stays_readable(text: str) -> None:
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize("text", ["a-" * 50_000, "a-" * 50_000 + "key", "api_key " * 10_000, "?token" * 10_000])
+def test_a_long_text_takes_no_long_time(text: str) -> None:
+    started = time.process_time()
+    redact_text("https://" + text)
+    assert time.process_time() - started < 2.0
 
 
 def test_a_fencing_token_is_no_secret(capsys: pytest.CaptureFixture[str]) -> None:

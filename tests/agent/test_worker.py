@@ -20,6 +20,7 @@ from saq.queue.redis import RedisQueue
 
 from agent.errors import ConfigError
 from agent.lanes import queue_name
+from agent.phoenix import keys
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.settings import load_settings
@@ -61,8 +62,9 @@ class Process:
         arguments = [] if module.startswith("tests") else ["worker"]
         with self.log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments, env=environment, stdout=output, stderr=output
-            )
+                sys.executable, "-m", module, *arguments, env=environment, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
         self.running.append(process)
         await self.until(lambda: any(line["event"] == "worker.started" for line in self.lines()))
         return process.pid
@@ -120,7 +122,7 @@ async def test_all_mode_works_on_the_base_queue_with_every_task(worker: Process)
     await worker.start(lane=None, module="agent.cli")
     (line,) = [line for line in worker.lines() if line["event"] == "worker.started"]
     assert (line["lane"], line["queue"], line["concurrency"]) == ("all", "phaze-agent-test", 8)
-    assert len(line["tasks"]) == 8
+    assert len(line["tasks"]) == 9
 
 
 async def test_a_plain_producers_job_is_done_and_delivered_once(worker: Process, plane: ControlPlane) -> None:
@@ -133,6 +135,13 @@ async def test_a_plain_producers_job_is_done_and_delivered_once(worker: Process,
     await job.refresh(until_complete=5)
     assert job.status is Status.COMPLETE
     assert job.result["text"] == "v1"
+
+
+async def test_an_argument_that_is_called_context_is_one_as_any_other(worker: Process, plane: ControlPlane) -> None:
+    await worker.start()
+    await worker.wish("1", context="x")
+    await plane.until(lambda: len(plane.entries) == 1)
+    assert plane.entries[0]["outcome"] == "done"
 
 
 async def test_a_tasks_own_time_beats_saqs_ten_seconds(worker: Process, plane: ControlPlane) -> None:
@@ -267,6 +276,47 @@ async def test_sigterm_hands_back_what_does_not_finish_in_time(worker: Process, 
     assert await worker.queue.count("queued") == 1
     assert await worker.queue.count("active") == 0
     assert plane.entries == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_that_all_of_a_workers_processes_hear_lets_a_child_finish(
+    worker: Process, plane: ControlPlane, number: signal.Signals
+) -> None:
+    """systemd ends a service so, and a terminal's Ctrl-C."""
+    pid = await worker.start()
+    await worker.wish("1", do="child-nap", seconds=2.0)
+    await child_of(worker, pid)
+    os.killpg(pid, number)
+    await asyncio.wait_for(worker.running[0].wait(), 30)
+    assert [entry["attempts"] for entry in plane.entries] == [1]
+
+
+async def test_a_stop_uses_no_attempt_and_is_no_death_though_the_child_dies_of_it(
+    worker: Process, plane: ControlPlane
+) -> None:
+    pid = await worker.start()
+    job = await worker.wish("1", do="child-nap", seconds=600.0)
+    assert job is not None
+    child = await child_of(worker, pid)
+    os.kill(pid, signal.SIGTERM)
+    await asyncio.sleep(0.5)
+    os.kill(child, signal.SIGKILL)
+    await asyncio.wait_for(worker.running[0].wait(), 30)
+    await job.refresh()
+    assert (await worker.queue.count("queued"), job.attempts) == (1, 0)
+    assert await worker.queue.redis.hgetall(keys.deaths_key(worker.queue.name)) == {}
+
+
+async def child_of(worker: Process, pid: int) -> int:
+    """The process id of the worker's one child, as soon as there is one."""
+    found: list[int] = []
+
+    def begun() -> bool:
+        found[:] = [child.pid for child in psutil.Process(pid).children() if "spawn_main" in " ".join(child.cmdline())]
+        return bool(found)
+
+    await worker.until(begun)
+    return found[0]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Proxy:
     """`start()` gives the URL. `delay` holds every chunk back for up to so many seconds."""
 
     def __init__(self, target: Path) -> None:
-        self._target = target
+        self.target = target
         self._server: asyncio.Server | None = None
         self._lines: set[Line] = set()
         self._carriers: set[asyncio.Task[None]] = set()
@@ -69,7 +69,7 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
-            server_reader, server = await asyncio.open_unix_connection(self._target)
+            server_reader, server = await asyncio.open_unix_connection(self.target)
         except OSError:
             client.transport.abort()
             return

@@ -67,7 +67,8 @@ def hurry(lease: float, sweep: float, wedged: float) -> None:
 if __name__ == "__main__":
     from agent.worker import worker
 
-    lanes.LANE_TASKS[LANE] = {TASK: f"tests.chaos.tasks:{TASK}"}
+    lanes.LANE_TASKS[LANE].clear()
+    lanes.LANE_TASKS[LANE][TASK] = f"tests.chaos.tasks:{TASK}"
     if times := os.environ.get("CHAOS_TIMES"):
         hurry(*map(float, times.split()))
     worker()

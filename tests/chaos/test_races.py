@@ -26,7 +26,7 @@ async def test_a_run_that_is_unwanted_before_its_first_step_ends_all_the_same(re
     worker = LaneWorker(queue, [("never", never)], concurrency=1)
     job = await queue.enqueue("never", key="never:1")
     assert job is not None
-    _, (run,) = await queue.step(worker.id, "io", 1)
+    _, (run,), _ = await queue.step(worker.id, "io", 1)
     worker.begin(run)
     run.cancel("abort")
     starting = asyncio.create_task(worker.start())
@@ -101,11 +101,11 @@ async def test_what_a_worker_runs_and_what_others_run_is_not_given_back(redis: R
     queue = LaneQueue(redis, name="phaze-agent-test-io")
     for number in range(6):
         await queue.enqueue("work", key=f"work:{number}")
-    _, mine = await queue.step("me", "io", 3)
+    _, mine, _ = await queue.step("me", "io", 3)
     await queue.step("another", "io", 1)
     assert await queue.unheard("me", [mine[0].token]) == 2
     assert await queue.count("active") == 2
-    _, again = await queue.step("me", "io", 6)
+    _, again, _ = await queue.step("me", "io", 6)
     assert {run.id for run in mine[1:]} < {run.id for run in again}
     assert all(run.takeovers == 0 for run in again)
 
@@ -141,7 +141,7 @@ async def test_two_jobs_of_one_record_in_one_claim_run_one_after_the_other(redis
     queue = LaneQueue(redis, name="phaze-agent-test-io")
     await queue.enqueue("work", key="work:7")
     await queue.enqueue("work", key="again:7")
-    _, runs = await queue.step("me", "io", 10)
+    _, runs, _ = await queue.step("me", "io", 10)
     assert [run.id for run in runs] == [queue.job_id("work:7")]
     assert await queue.count("incomplete") == 2
 
@@ -150,13 +150,13 @@ async def test_an_outbox_of_another_type_spoils_one_ending_and_leaves_it_whole(r
     queue = LaneQueue(redis, name="phaze-agent-test-io")
     for number in range(2):
         await queue.enqueue("work", key=f"work:{number}")
-    _, runs = await queue.step("me", "io", 2)
+    _, runs, _ = await queue.step("me", "io", 2)
     told, untold = Endings(queue, "me", outbox=True), Endings(queue, "me", outbox=False)
     for run in runs:
         run.job = queue.deserialize(run.text)
     await redis.set(outbox_key(queue.name), "somebody else's")
     endings = [told.done(runs[0], Result("lost?")), untold.done(runs[1], Result("fine"))]
-    answers, _ = await queue.step("me", "io", 0, endings)
+    answers, *_ = await queue.step("me", "io", 0, endings)
     assert answers[0].startswith("error: phoenix:outbox:")
     assert "not a stream" in answers[0]
     assert answers[1] == "settled"
@@ -172,7 +172,7 @@ async def test_a_job_that_parks_while_others_are_let_go_is_not_forgotten(redis: 
     endings = Endings(queue, "me", outbox=False)
     for number in range(2):
         await queue.enqueue("work", key=f"work:{number}")
-    _, runs = await queue.step("me", "io", 2)
+    _, runs, _ = await queue.step("me", "io", 2)
     await queue.step("me", "io", 0, [endings.parked(runs[0], "store")])
     assert await queue.unpark("store", 10) == 1
     await queue.step("me", "io", 0, [endings.parked(runs[1], "store")])

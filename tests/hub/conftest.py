@@ -17,6 +17,9 @@ from agent.hub.server import listen, server_config, url_of
 from agent.producer import Producer
 from agent.settings import load_settings
 from tests.hub.deliveries import AGENT, TOKEN
+from tests.pipelines.conftest import make, samples
+
+__all__ = ["catalogue", "client", "hub_url", "make", "samples"]
 
 USER, PASSWORD = "ann", "correct horse"
 

@@ -81,16 +81,16 @@ def test_it_says_where_it_listens_and_ends_in_time(tmp_path: Path, valkey_url: s
 
 SLOW = """
 import os, pathlib, time
-from pipelines.music import duplicates
+from pipelines.music.print_index import PrintIndex
 
-def duplicate_groups(prints):
+def admit(index, name, items):
     pathlib.Path(os.environ["SLOW_PID"]).write_text(f"{os.getpid()} ")
     end = time.monotonic() + 60
     while time.monotonic() < end:
         pass
     return []
 
-duplicates.duplicate_groups = duplicate_groups
+PrintIndex.admit = admit
 """
 
 

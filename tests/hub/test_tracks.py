@@ -140,18 +140,45 @@ def test_files_that_sound_the_same_carry_one_label(catalogue: Catalogue) -> None
 def test_comparing_is_not_repeated_until_a_fingerprint_changes(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines.music import fingerprint
+    from agent.hub import library
 
     compared = []
-    real = fingerprint.duplicate_groups
-    monkeypatch.setattr(fingerprint, "duplicate_groups", lambda prints: compared.append(len(prints)) or real(prints))
+    real = library.compare
+    monkeypatch.setattr(library, "compare", lambda *args: compared.append(args) or real(*args))
     scan(catalogue, "/m", [seen("/m/a"), seen("/m/b")])
     catalogue.record(AGENT, [result(FINGERPRINT, 1, "/m/a", raw=encoded(noise(1)))])
     for _ in range(3):
         catalogue.compare_prints(at_once=True)
     catalogue.record(AGENT, [result(ANALYSIS, 1, "/m/a", bpm=1)])
     catalogue.compare_prints(at_once=True)
-    assert compared == [1]
+    assert len(compared) == 1
     catalogue.record(AGENT, [result(FINGERPRINT, 2, "/m/b", raw="!not base64")])
     catalogue.compare_prints(at_once=True)
-    assert compared == [1, 2]
+    assert len(compared) == 2
+
+
+def test_a_configured_engine_is_owed_every_file_and_another_one_anew(tmp_path: Path) -> None:
+    from agent.hub.file_tasks import INGEST, use_engine
+
+    def owed() -> set[tuple[str, str]]:
+        with Catalogue(tmp_path / "engine") as opened:
+            return {key for key in opened.owed_keys(100) if key[0] == INGEST}
+
+    with Catalogue(tmp_path / "engine") as opened:
+        opened.register_agent(AGENT, "t")
+        scan(opened, "/m", [seen("/m/a"), seen("/m/b")])
+    assert owed() == set()
+    try:
+        use_engine("http://audfprint:8001")
+        assert owed() == {(INGEST, "1"), (INGEST, "2")}
+        with Catalogue(tmp_path / "engine") as opened:
+            [debt, _] = opened.owed(AGENT, INGEST, 10)
+            assert debt.payload().model_dump()["engine"] == "http://audfprint:8001"
+            assert opened.record(AGENT, [result(INGEST, 1, "/m/a", hashes=5)]) == [None]
+            assert INGEST not in opened.tracks()[0].pending
+        assert owed() == {(INGEST, "2")}
+        use_engine("http://panako:8002")
+        assert owed() == {(INGEST, "1"), (INGEST, "2")}
+    finally:
+        use_engine(None)
+    assert owed() == set()

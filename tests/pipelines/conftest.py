@@ -36,6 +36,22 @@ def cases() -> Path:
     return folder
 
 
+DEBIAN_MUSIC = (Path("/usr/share/games/singularity/music"), Path("/usr/share/games/wesnoth/1.16/data/core/music"))
+
+
+@pytest.fixture(scope="session")
+def real_music() -> list[Path]:
+    """Recordings of two minutes and more, the shortest first: of Debian's packages; skipped where absent."""
+    found = [path for folder in DEBIAN_MUSIC for path in folder.glob("*.ogg") if path.stat().st_size > 2_500_000]
+    found.sort(key=lambda path: (path.stat().st_size, path))
+    if len(found) < 5:
+        message = "no real music here: apt-get install singularity-music wesnoth-1.16-music"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
     """The synthesised set, written once."""

@@ -3,10 +3,13 @@
 database.py    one SQLite file: pragmas, transactions, what can go wrong
 schema.py      the tables, and the steps from one schema version to the next
 file_tasks.py  which tasks every file is owed, under which profile
+batches.py     approved batches: asked for, done, undone; the files follow
 recording.py   results and scan reports come in, once
 derived.py     what follows from files and results: the tracks and what is owed
 tracks.py      reading the tracks: filters, order, duplicate groups
-duplicates.py  which tracks sound the same; comparing.py has it found out in a process of its own
+duplicates.py  which tracks sound the same; index.py has it found out in a process of its own, by library.py
+copies.py      the copies of a recording side by side, and the best of them
+listening.py   a file of the catalogue in a browser
 catalogue.py   all of it behind one class
 reconciler.py  the loop that puts what is owed on the lanes
 activity.py    what the lanes are doing now

@@ -213,7 +213,7 @@ def _is_late(job: Job) -> bool:
 
 def _lane_counts(lane: str, lanes: list[_Lane], progress: Progress) -> dict[str, int]:
     mine = [one for one in lanes if one.lane == lane]
-    tasks = [task for task in LANE_TASKS[lane] if task in FILE_TASKS]
+    tasks = [task for task in LANE_TASKS[lane] if task in FILE_TASKS and task in progress.settled]
     settled = {outcome: sum(progress.settled.get(task, {}).get(outcome, 0) for task in tasks) for outcome in OUTCOMES}
     return {
         "queued": sum(one.queued for one in mine),
@@ -227,7 +227,7 @@ def _lane_counts(lane: str, lanes: list[_Lane], progress: Progress) -> dict[str,
 
 
 def _job(lane: _Lane, job: Job, paths: dict[tuple[str, str], str]) -> dict[str, Any]:
-    """`since` in Unix seconds; `path` for people, else the record id."""
+    """`since` in Unix seconds; `path` for people, else the record id; `progress` 0 to 1, `note` how far in words."""
     record_id = record_id_of(job.key)
     return {
         "task": job.function,
@@ -238,6 +238,7 @@ def _job(lane: _Lane, job: Job, paths: dict[tuple[str, str], str]) -> dict[str, 
         "since": job.started / 1000 if job.started else None,
         "attempts": job.attempts + (job.status == Status.ACTIVE),  # a claim uses none until its run has failed
         "progress": job.progress,
+        "note": redact_text(str((job.meta or {}).get("note") or ""))[:100],
     }
 
 

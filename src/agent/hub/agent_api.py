@@ -1,4 +1,4 @@
-"""What agents say to the hub: results, heartbeats, requests for scans. Each with the agent's own bearer token."""
+"""What agents say to the hub: results, heartbeats, and what they ask it for. Each with the agent's token."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from agent.hub.index import IndexUnavailable
 from agent.hub.limits import read_body
 from agent.hub.problems import first_problem
 from agent.hub.scans import ScanRefused
 from agent.hub.services import Services
+from agent.hub.signing import SigningRefused
 from agent.phoenix.outbox import Entry
+from pipelines.files.s3_signer import Wanted
+from pipelines.music.prints import decode_items
 
 MAX_BEAT = 16 * 2**10
 """Bytes of a heartbeat."""
@@ -31,8 +35,8 @@ async def results(request: Request) -> JSONResponse:
     503: the catalogue cannot write now. Nothing was recorded; send the same again.
     """
     agent_id = request.path_params["agent_id"]
-    services = await _admit(request, agent_id)
-    body = await _json(request)
+    services = await admit(request, agent_id)
+    body = await json_body(request)
     documents = body.get("entries")
     if not isinstance(documents, list) or len(documents) > MAX_ENTRIES:
         raise HTTPException(400, f'the body must be {{"entries": [...]}} with {MAX_ENTRIES} entries at most')
@@ -54,8 +58,8 @@ async def results(request: Request) -> JSONResponse:
 async def heartbeat(request: Request) -> JSONResponse:
     """POST any JSON object of 16 KB at most -> {"status": "ok"}; the last one is kept."""
     agent_id = request.path_params["agent_id"]
-    services = await _admit(request, agent_id)
-    beat = await _json(request, MAX_BEAT)
+    services = await admit(request, agent_id)
+    beat = await json_body(request, MAX_BEAT)
     services.beats.note(agent_id, beat)
     await asyncio.to_thread(services.catalogue.beat, agent_id, beat)
     return JSONResponse({"status": "ok"})
@@ -63,11 +67,11 @@ async def heartbeat(request: Request) -> JSONResponse:
 
 async def scans(request: Request) -> JSONResponse:
     """POST {"agent_id", "roots": [percent-encoded absolute path, ...]} -> {"scans": [id, ...]}, one for each root."""
-    body = await _json(request, 2**20)
+    body = await json_body(request, 2**20)
     agent_id, roots = body.get("agent_id"), body.get("roots")
     if not isinstance(agent_id, str):
         raise HTTPException(400, "agent_id must name the agent that scans")
-    services = await _admit(request, agent_id)
+    services = await admit(request, agent_id)
     if (
         not isinstance(roots, list)
         or not all(isinstance(root, str) for root in roots)
@@ -83,7 +87,50 @@ async def scans(request: Request) -> JSONResponse:
     return JSONResponse({"scans": ids})
 
 
-async def _admit(request: Request, agent_id: str) -> Services:
+async def prints(request: Request) -> JSONResponse:
+    """POST {"raw": a fingerprint, base64} -> {"heard": [{"file_id", "artist", "title", "path", "start", ...}, ...],
+    "indexed", "waiting"}: where tracks of the library occur in it (`pipelines.music.live_set.Heard`), in order.
+
+    503: the index cannot answer now; ask again later.
+    """
+    services = await admit(request, request.path_params["agent_id"])
+    raw = (await json_body(request)).get("raw")
+    try:
+        if not isinstance(raw, str):
+            raise ValueError
+        decode_items(raw)
+    except ValueError:
+        raise HTTPException(400, "raw must be a fingerprint: base64 of little-endian uint32") from None
+    try:
+        answer = await services.index.find(raw)
+    except IndexUnavailable as error:
+        raise HTTPException(503, str(error), {"retry-after": "5"}) from None
+    heard = await asyncio.to_thread(services.catalogue.named, answer["found"])
+    return JSONResponse({"heard": heard, "indexed": answer["indexed"], "waiting": answer["waiting"]})
+
+
+async def signatures(request: Request) -> JSONResponse:
+    """POST {"record_id", "wanted": Wanted} -> Granted: one signed request for the object of that file.
+
+    409: no object store is set. 404: not a file of that agent.
+    """
+    agent_id = request.path_params["agent_id"]
+    services = await admit(request, agent_id)
+    body = await json_body(request, MAX_BEAT)
+    if services.signing is None:
+        raise HTTPException(409, "no object store is set; give the hub PHAZE_S3_BUCKET and its credentials")
+    try:
+        wanted = Wanted.model_validate(body.get("wanted"))
+    except ValidationError as error:
+        raise HTTPException(400, f"wanted: {first_problem(error)}") from None
+    try:
+        granted = await services.signing.grant(services.catalogue, agent_id, str(body.get("record_id")), wanted)
+    except SigningRefused as refusal:
+        raise HTTPException(404, str(refusal)) from None
+    return JSONResponse(granted.model_dump(), headers={"cache-control": "no-store"})
+
+
+async def admit(request: Request, agent_id: str) -> Services:
     """The hub's parts, for an agent that shows its own token. Raises HTTPException 401 or 403."""
     services: Services = request.app.state.services
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -96,7 +143,8 @@ async def _admit(request: Request, agent_id: str) -> Services:
     return services
 
 
-async def _json(request: Request, *limit: int) -> dict[str, Any]:
+async def json_body(request: Request, *limit: int) -> dict[str, Any]:
+    """The JSON object in the body. Raises HTTPException."""
     body = await read_body(request, *limit)
     try:
         found = await asyncio.to_thread(json.loads, body)
@@ -110,5 +158,7 @@ async def _json(request: Request, *limit: int) -> dict[str, Any]:
 routes = [
     Route("/api/agents/{agent_id}/results", results, methods=["POST"]),
     Route("/api/agents/{agent_id}/heartbeat", heartbeat, methods=["POST"]),
+    Route("/api/agents/{agent_id}/prints", prints, methods=["POST"]),
+    Route("/api/agents/{agent_id}/signatures", signatures, methods=["POST"]),
     Route("/api/scans", scans, methods=["POST"]),
 ]

@@ -20,16 +20,18 @@ from starlette.types import ASGIApp
 
 from agent import kept
 from agent.cancelling import end
-from agent.hub import agent_api, dashboard, login_pages, overview, pages, queues
+from agent.errors import ConfigError
+from agent.hub import agent_api, batch_api, dashboard, duplicate_pages, login_pages, overview, pages, queues
 from agent.hub.activity import Activity
-from agent.hub.catalogue import Catalogue, CatalogueUnavailable
-from agent.hub.comparing import compare_aside
+from agent.hub.catalogue import PRINTS_FOLDER, Catalogue, CatalogueUnavailable
 from agent.hub.dashboard import Dashboard
 from agent.hub.guard import Guard, refused
+from agent.hub.index import IndexProcess
 from agent.hub.limits import KnownHosts, SecurityHeaders
 from agent.hub.login import Login
 from agent.hub.reconciler import Reconciler
 from agent.hub.services import Services
+from agent.hub.signing import Signing
 from agent.producer import Producer
 from agent.settings import Settings
 
@@ -44,14 +46,15 @@ def create_app(
 ) -> ASGIApp:
     """The app around an open catalogue. Without a queue server it records and shows, and enqueues nothing.
 
-    Whoever calls closes catalogue, redis and producer after the app has shut down.
+    Whoever calls closes catalogue, redis and producer after the app has shut down. Raises ConfigError (PHAZE_S3_*).
     """
     login = login_of(settings, catalogue.path.parent)
+    index = IndexProcess(catalogue.path, catalogue.path.with_name(PRINTS_FOLDER), catalogue.duplicates)
     reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        loops = [asyncio.create_task(compare_aside(catalogue.path, catalogue.duplicates), name="compare-prints")]
+        loops = [asyncio.create_task(index.run(), name="index-prints")]
         if reconciler is not None:
             loops.append(asyncio.create_task(reconciler.run(), name="reconciler"))
         try:
@@ -62,10 +65,12 @@ def create_app(
     app = Starlette(
         routes=[
             *agent_api.routes,
+            *batch_api.routes,
             *login_pages.routes,
             *queues.routes,
             *overview.routes,
             *dashboard.routes,
+            *duplicate_pages.routes,
             *pages.routes,
         ],
         middleware=[
@@ -79,7 +84,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis)
+    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis, index, Signing.of(settings))
     app.state.login = login
     app.state.dashboard = Dashboard(catalogue, redis, drain=settings.hub_drain)
     # Outside of Starlette, whose own middleware answers 500 from around all that it is given.
@@ -101,7 +106,12 @@ def login_of(settings: Settings, folder: Path) -> Login:
     """Who may use the pages. The key of sessions is kept in `folder`, where there is a login."""
     if settings.hub_password is None:
         return Login(settings.hub_user, None, secrets.token_urlsafe())
-    key, _ = kept.secret(folder / kept.HUB_KEY)
+    try:
+        key, _ = kept.secret(folder / kept.HUB_KEY)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder / kept.HUB_KEY} cannot be used ({error.strerror}); make it readable, or remove it"
+        ) from None
     return Login(settings.hub_user, settings.hub_password.get_secret_value(), key)
 
 

@@ -9,17 +9,32 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 import structlog
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import debts, derived, others, progress, recording, scans, schema, tracks, work
+from agent.hub import (
+    batches,
+    copies,
+    debts,
+    derived,
+    others,
+    progress,
+    recording,
+    scans,
+    schema,
+    tracks,
+    transfers,
+    work,
+)
+from agent.hub.batches import Batch
+from agent.hub.copies import Group, Location, Pair
 from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
 from agent.hub.debts import Debt
 from agent.hub.duplicates import DuplicateGroups
@@ -28,14 +43,20 @@ from agent.hub.progress import Progress
 from agent.hub.recording import Refusal
 from agent.hub.track_row import SHAPE
 from agent.hub.tracks import Track, TrackFilter
+from agent.hub.transfers import Chosen, Transfer
 from agent.hub.work import ScanResult, TaskWork
 from agent.phoenix.outbox import Entry
+from pipelines.files.proposals import BatchPayload
 
 __all__ = ["Catalogue", "CatalogueError", "CatalogueUnavailable", "Refusal", "Track", "TrackFilter"]
+
+if TYPE_CHECKING:
+    from agent.hub.library import Library
 
 log = structlog.get_logger()
 
 FILE_NAME = "catalogue.sqlite"
+PRINTS_FOLDER = "prints"
 
 
 REVOKED = ""
@@ -72,7 +93,7 @@ class Catalogue:
                     f"{folder} cannot be made ({error.strerror}); set PHAZE_DATA_DIR to a folder of yours"
                 ) from None
         self._database = Database(path, read_only=read_only)
-        self.duplicates = DuplicateGroups(self._database.read)
+        self.duplicates = DuplicateGroups(self._database.read, folder / PRINTS_FOLDER)
         try:
             schema.prepare(self._database)
             if not read_only:
@@ -182,6 +203,20 @@ class Catalogue:
         with self._database.write() as connection:
             return [scans.request(connection, agent_id, root) for root in roots]
 
+    def request_batch(
+        self, agent_id: str, document: dict[str, Any], *, undoes: str | None = None, dry_run: bool = False
+    ) -> tuple[str | None, BatchPayload]:
+        """Ask for a batch (see `batches.filled`), or for what undoes one; its id, None for a dry run, and all of it.
+
+        Raises BatchRefused.
+        """
+        with self._database.read() if dry_run else self._database.write() as connection:
+            if undoes is None:
+                payload = batches.filled(connection, agent_id, document)
+            else:
+                payload = batches.inverse(connection, agent_id, undoes)
+            return None if dry_run else batches.request(connection, agent_id, payload, undoes), payload
+
     # What is owed (for the reconciler).
 
     def owed_kinds(self) -> list[tuple[str, str]]:
@@ -220,6 +255,44 @@ class Catalogue:
             labels = self.duplicates.labels
             return tracks.read(connection, labels, chosen or TrackFilter(), sort=sort, limit=limit, offset=offset)
 
+    def tracks_of(self, ids: Collection[int]) -> list[Track]:
+        """The tracks of these files, as far as they are present."""
+        with self._database.read() as connection:
+            return tracks.read_some(connection, self.duplicates.labels, ids)
+
+    def named(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What an index found (`Library.find`), with artist, title and path; without files that are gone meanwhile."""
+        known = {track.id: track for track in self.tracks_of({row["file_id"] for row in rows})}
+        return [
+            {**row, "artist": track.artist, "title": track.title, "path": track.encoded_path}
+            for row in rows
+            if (track := known.get(row["file_id"])) is not None
+        ]
+
+    def library(self) -> Library:
+        """The index of all prints, brought up to date in this process and written nowhere. Imports numpy."""
+        from agent.hub.library import Library
+
+        found = Library(self._database.read, self.path.with_name(PRINTS_FOLDER), read_only=True)
+        while found.sync():
+            pass
+        return found
+
+    def groups(self, limit: int | None = None, offset: int = 0) -> list[Group]:
+        """See `copies.read_groups`; as of the last `compare_prints`."""
+        with self._database.read() as connection:
+            return copies.read_groups(connection, self.duplicates.labels, limit, offset)
+
+    def relatives(self, limit: int | None = None, offset: int = 0) -> list[Pair]:
+        """See `copies.read_pairs`; as of the last `compare_prints`."""
+        with self._database.read() as connection:
+            return copies.read_pairs(connection, self.duplicates.relatives, limit, offset)
+
+    def location(self, file_id: int) -> Location | None:
+        """Where a present file lies; None if the catalogue has no such file."""
+        with self._database.read() as connection:
+            return copies.location(connection, file_id)
+
     def count_tracks(self, chosen: TrackFilter | None = None) -> int:
         """How many tracks pass the filter."""
         with self._database.read() as connection:
@@ -228,6 +301,16 @@ class Catalogue:
     def compare_prints(self, *, at_once: bool = False) -> None:
         """Bring the duplicate groups up to date (see `DuplicateGroups.compare`)."""
         self.duplicates.compare(at_once=at_once)
+
+    def batch(self, batch_id: str) -> Batch | None:
+        """One approved batch; None if there is none."""
+        with self._database.read() as connection:
+            return batches.read(connection, batch_id)
+
+    def batches(self, limit: int) -> list[Batch]:
+        """The last batches, the newest first."""
+        with self._database.read() as connection:
+            return batches.newest(connection, limit)
 
     def progress(self, agent_id: str | None = None) -> Progress:
         """How far one agent is, or everything."""
@@ -255,6 +338,24 @@ class Catalogue:
         """See `debts.keys`."""
         with self._database.read() as connection:
             return debts.keys(connection, limit, agent_id)
+
+    def choose_files(self, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
+        """See `transfers.choose`."""
+        with self._database.read() as connection:
+            return transfers.choose(connection, agent_id, wanted, paths)
+
+    def transfers(self, limit: int) -> list[Transfer]:
+        """See `transfers.recorded`."""
+        with self._database.read() as connection:
+            return transfers.recorded(connection, limit)
+
+    def path_of_file(self, agent_id: str, record_id: str) -> str | None:
+        """The percent-encoded path of a file of that agent, by its id; None if it has none such."""
+        file_id = derived.file_id_of(record_id)
+        mine = (schema.files.c.id == (-1 if file_id is None else file_id), schema.files.c.agent_id == agent_id)
+        with self._database.read() as connection:
+            path: str | None = connection.scalar(sa.select(schema.files.c.path).where(*mine))
+        return path
 
     def paths(self, jobs: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """(service, record id) -> the file or root it is about, for people; those without one are left out."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from agent.hub.file_tasks import SCAN, file_payload, scan_payload
-from agent.hub.schema import files, owed, scans
+from agent.hub.file_tasks import BATCH, SCAN, batch_payload, file_payload, scan_payload
+from agent.hub.schema import batches, files, owed, scans
 from pipelines.payload import Payload
 
 
@@ -33,11 +33,15 @@ class Debt:
     """As scanned; a payload of the file tasks names the file that was seen."""
     root: str = ""
     """Percent-encoded root of the scan that saw the file last."""
+    request: str = ""
+    """JSON of an approved batch: its roots and proposals."""
 
     def payload(self) -> Payload:
         """What goes into the job."""
         if self.service == SCAN:
             return scan_payload(version=self.version, root=self.path)
+        if self.service == BATCH:
+            return batch_payload(version=self.version, request=self.request)
         return file_payload(
             self.service, version=self.version, path=self.path, size=self.size, mtime_ns=self.mtime_ns, root=self.root
         )
@@ -49,13 +53,15 @@ _seen_by = scans.alias("seen_by")
 _QUERY = (
     sa.select(
         *_JOB,
-        sa.func.coalesce(scans.c.root, files.c.path).label("path"),
+        sa.func.coalesce(scans.c.root, files.c.path, "").label("path"),
         sa.func.coalesce(files.c.size, 0).label("size"),
         sa.func.coalesce(files.c.mtime_ns, 0).label("mtime_ns"),
         sa.func.coalesce(_seen_by.c.root, "").label("root"),
+        sa.func.coalesce(batches.c.request, "").label("request"),
     )
     .outerjoin(scans, sa.and_(owed.c.service == SCAN, scans.c.id == owed.c.record_id))
-    .outerjoin(files, sa.and_(owed.c.service != SCAN, _FILE))
+    .outerjoin(batches, sa.and_(owed.c.service == BATCH, batches.c.id == owed.c.record_id))
+    .outerjoin(files, sa.and_(owed.c.service.not_in((SCAN, BATCH)), _FILE))
     .outerjoin(_seen_by, _seen_by.c.id == files.c.last_scan)
 )
 

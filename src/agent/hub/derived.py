@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub.file_tasks import FILE_TASKS, FOUND, SCAN, version_for
+from agent.hub.file_tasks import BATCH, FILE_TASKS, FOUND, SCAN, version_for
 from agent.hub.schema import files, owed, results, state, tracks
 from agent.hub.track_row import track_row
 
@@ -71,7 +71,7 @@ def refresh(connection: sa.Connection, file_ids: Iterable[int]) -> None:
 
 def refresh_all(connection: sa.Connection) -> None:
     """The same for every file; needed when tasks, profiles or the shape of a track changed."""
-    connection.execute(sa.delete(owed).where(owed.c.service.not_in([*FILE_TASKS, SCAN])))
+    connection.execute(sa.delete(owed).where(owed.c.service.not_in([*FILE_TASKS, SCAN, BATCH])))
     refresh(connection, connection.scalars(sa.select(files.c.id)).all())
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
+from urllib.parse import urlsplit
 
-from pipelines.music import analyze, fingerprint, metadata, scan
+from pipelines.files.proposals import BatchPayload
+from pipelines.music import analyze, fingerprint, ingest, metadata, scan
+from pipelines.music.profiles import Profile, profile_name
 from pipelines.payload import FilePayload, Outcome, Payload
 
 METADATA = "extract_file_metadata"
 FINGERPRINT = "fingerprint_file"
 ANALYSIS = "process_file"
+INGEST = "ingest_file"
 SCAN = "scan_directory"
+BATCH = "execute_approved_batch"
 
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
@@ -33,11 +40,23 @@ class FileTask:
 FILE_TASKS: dict[str, FileTask] = {
     METADATA: FileTask("1", metadata.MetadataPayload),
     FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
-    ANALYSIS: FileTask(f"{analyze.PROFILE}-{analyze.SCHEMA}", analyze.AnalyzePayload),
+    ANALYSIS: FileTask(profile_name("default"), analyze.AnalyzePayload),
 }
 
-ABOUT_FILES = frozenset({*FILE_TASKS, "scan_live_set", "s3_upload", "push_file"})
+ABOUT_FILES = frozenset({*FILE_TASKS, INGEST, "scan_live_set", "s3_upload", "push_file"})
 """Tasks whose record id is a file's id in the catalogue; that of any other, another package's too, may be any text."""
+
+
+def use_profile(profile: Profile) -> None:
+    """Owe every file the analysis of this profile (PHAZE_PROFILE); before a catalogue is opened for writing."""
+    FILE_TASKS[ANALYSIS] = FileTask(profile_name(profile), analyze.AnalyzePayload)
+
+
+def use_engine(url: str | None) -> None:
+    """Owe every file to this fingerprint engine as well, or (None) to none. Before the catalogue is opened."""
+    FILE_TASKS.pop(INGEST, None)
+    if url is not None:
+        FILE_TASKS[INGEST] = FileTask(urlsplit(url).netloc, partial(ingest.IngestPayload, engine=url))
 
 
 def version_for(service: str, sha256: str) -> str:
@@ -48,6 +67,11 @@ def version_for(service: str, sha256: str) -> str:
 def file_payload(service: str, *, version: str, path: str, size: int, mtime_ns: int, root: str) -> Payload:
     """What goes into one of the file tasks."""
     return FILE_TASKS[service].payload(version=version, path=path, size=size, mtime_ns=mtime_ns, root=root)
+
+
+def batch_payload(*, version: str, request: str) -> Payload:
+    """What goes into execute_approved_batch; `request` is JSON of roots and proposals."""
+    return BatchPayload.model_validate({"version": version, **json.loads(request)})
 
 
 def scan_payload(*, version: str, root: str) -> Payload:

@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from agent.hub.activity import UnknownAgent
-from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA, OUTCOMES
+from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, INGEST, METADATA, OUTCOMES
 from agent.hub.login import Login
 from agent.hub.overview import overview
 from agent.hub.services import Services
@@ -44,7 +44,7 @@ COLUMNS = (
 )
 """(name to sort by, heading, how it sorts)."""
 
-TASK_NAMES = {METADATA: "tags", FINGERPRINT: "fingerprint", ANALYSIS: "analysis"}
+TASK_NAMES = {METADATA: "tags", FINGERPRINT: "fingerprint", ANALYSIS: "analysis", INGEST: "engine"}
 
 
 def length(seconds: float | None) -> str:
@@ -105,7 +105,7 @@ class Query:
         typed = {
             name: request.query_params.get(name, "")[:MAX_QUERY] for name in ("q", "bpm", "key", "problems", "sort")
         }
-        return cls(**typed, page=_whole(request.query_params.get("page", "1"), 1, 1_000_000))
+        return cls(**typed, page=page_number(request))
 
     def filter(self) -> TrackFilter:
         """Raises BadFilter."""
@@ -200,6 +200,11 @@ async def status(request: Request) -> JSONResponse:
 async def health(_request: Request) -> JSONResponse:
     """GET /health -> {"status": "ok"}: the process answers."""
     return JSONResponse({"status": "ok"})
+
+
+def page_number(request: Request) -> int:
+    """`?page=` of an address; 1 for what is no number."""
+    return _whole(request.query_params.get("page", "1"), 1, 1_000_000)
 
 
 def _whole(text: str, low: int, high: int) -> int:

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import derived, scans
-from agent.hub.file_tasks import ABOUT_FILES, SCAN
+from agent.hub import batches, derived, scans
+from agent.hub.file_tasks import ABOUT_FILES, BATCH, SCAN
 from agent.hub.schema import files, owed, results
 from agent.hub.schema import scans as scan_table
-from agent.phoenix.outbox import Entry
+from agent.phoenix.outbox import MAX_NAME, Entry, is_name
 from agent.redaction import redact_text
 
 MAX_TOKEN = 2**63 - 1
-MAX_ID = 1024
 """Characters of a service, record id or version."""
 
 
@@ -64,7 +63,9 @@ def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[i
         return scans.record_part(connection, agent_id, entry)
     _own(connection, agent_id, entry)
     news = derived.is_news(connection, entry.service, entry.version, entry.outcome)
-    _upsert_result(connection, agent_id, entry)
+    fresh = _upsert_result(connection, agent_id, entry)
+    if entry.service == BATCH:
+        return batches.close(connection, agent_id, entry) if fresh else set()
     if entry.service == SCAN:
         return scans.close(connection, agent_id, entry)
     if entry.service not in ABOUT_FILES:
@@ -75,23 +76,14 @@ def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[i
 
 def _check(entry: Entry) -> None:
     for name in ("service", "record_id", "version"):
-        value = getattr(entry, name)
-        if not value or len(value) > MAX_ID or not _storable(value):
-            raise EntryRefused(f"{name} must be 1 to {MAX_ID} characters of text")
+        if not is_name(getattr(entry, name)):
+            raise EntryRefused(f"{name} must be 1 to {MAX_NAME} characters of text")
     if not 0 <= entry.token <= MAX_TOKEN:
         raise EntryRefused("token must be a whole number from 0 to 2^63 - 1")
     if not 0 <= entry.attempts <= MAX_TOKEN:
         raise EntryRefused("attempts must be a whole number from 0 to 2^63 - 1")
     if not (math.isfinite(entry.started_at) and math.isfinite(entry.finished_at)):
         raise EntryRefused("started_at and finished_at must be Unix seconds")
-
-
-def _storable(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
 
 
 def _text(value: str) -> str:
@@ -103,13 +95,16 @@ def _own(connection: sa.Connection, agent_id: str, entry: Entry) -> None:
     owner: str | None = None
     if entry.service == SCAN:
         owner = connection.scalar(sa.select(scan_table.c.agent_id).where(scan_table.c.id == entry.record_id))
+    elif entry.service == BATCH:
+        owner = batches.owner(connection, entry.record_id)
     elif entry.service in ABOUT_FILES and (file_id := derived.file_id_of(entry.record_id)) is not None:
         owner = connection.scalar(sa.select(files.c.agent_id).where(files.c.id == file_id))
     if owner is not None and owner != agent_id:
         raise EntryRefused(f"{entry.service}:{entry.record_id} belongs to another agent")
 
 
-def _upsert_result(connection: sa.Connection, agent_id: str, entry: Entry) -> None:
+def _upsert_result(connection: sa.Connection, agent_id: str, entry: Entry) -> bool:
+    """Whether it is news, not a second delivery."""
     row = {
         "service": entry.service,
         "record_id": entry.record_id,
@@ -138,7 +133,7 @@ def _upsert_result(connection: sa.Connection, agent_id: str, entry: Entry) -> No
     if known is not None and known.token == entry.token:
         # Delivered again. What was recorded stays; that the worker stands by it now is news (see derived.settles).
         connection.execute(sa.update(results).where(*same).values(recorded_at=row["recorded_at"]))
-        return
+        return False
     statement = insert(results).values(row)
     connection.execute(
         statement.on_conflict_do_update(
@@ -146,6 +141,7 @@ def _upsert_result(connection: sa.Connection, agent_id: str, entry: Entry) -> No
             set_={name: statement.excluded[name] for name in row},
         )
     )
+    return True
 
 
 def _free_the_key(connection: sa.Connection, entry: Entry) -> None:

@@ -1,7 +1,7 @@
 """The catalogue's tables, and the steps from one schema version to the next.
 
-`agents`, `scans`, `files` and `results` are the record. `owed` and `tracks` follow from them (derived.py) and could be
-rebuilt from them at any time. Times are Unix seconds of the hub's clock unless a column says otherwise.
+`agents`, `scans`, `files`, `results` and `batches` are the record. `owed` and `tracks` follow from them (derived.py)
+and could be rebuilt from them at any time. Times are Unix seconds of the hub's clock unless a column says otherwise.
 """
 
 from __future__ import annotations
@@ -92,6 +92,21 @@ owed = sa.Table(
     sa.Index("ix_owed_checked", "checked_at", sqlite_where=sa.text("queued_at IS NOT NULL")),
 )
 
+batches = sa.Table(
+    "batches",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("agent_id", sa.Text, sa.ForeignKey("agents.id"), nullable=False),
+    sa.Column("version", sa.Text, nullable=False),  # hash of the request
+    sa.Column("request", sa.Text, nullable=False),  # JSON: roots and proposals, as approved
+    sa.Column("undoes", sa.Text),  # the batch whose items it takes back
+    sa.Column("state", sa.Text, nullable=False),  # open, or the outcome that closed it
+    sa.Column("reason", sa.Text),
+    sa.Column("requested_at", sa.Float, nullable=False),
+    sa.Column("finished_at", sa.Float),
+    sa.Index("ix_batches_undoes", "undoes", sqlite_where=sa.text("undoes IS NOT NULL")),
+)
+
 tracks = sa.Table(
     "tracks",
     metadata,
@@ -132,7 +147,11 @@ def _create(connection: sa.Connection) -> None:
     metadata.create_all(connection)
 
 
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create,)
+def _add_batches(connection: sa.Connection) -> None:
+    batches.create(connection, checkfirst=True)
+
+
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create, _add_batches)
 """Step n takes version n to n + 1. A released step never changes: the next change is a new one at the end."""
 
 SCHEMA_VERSION = len(STEPS)

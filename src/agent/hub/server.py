@@ -22,6 +22,7 @@ from agent import kept, logs
 from agent.errors import ConfigError
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
+from agent.hub.file_tasks import use_engine, use_profile
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.settings import Settings, load_settings, secret_file
@@ -45,7 +46,9 @@ async def serve(settings: Settings) -> None:
     address = settings.redis_address
     if address is None:
         raise ConfigError("PHAZE_REDIS_URL is not set; give the address of a Redis or Valkey server, or run `phaze up`")
+    use_engine(settings.fingerprint_engine)
     with contextlib.ExitStack() as stack:
+        use_profile(settings.profile)
         catalogue = stack.enter_context(Catalogue(settings.data_dir))
         if settings.agent_token is not None:
             _let_in(catalogue, settings.agent_id, settings.agent_token.get_secret_value())

@@ -9,7 +9,9 @@ from redis.asyncio import Redis
 from agent.hub.activity import Activity
 from agent.hub.beats import Beats
 from agent.hub.catalogue import Catalogue
+from agent.hub.index import IndexProcess
 from agent.hub.reconciler import Reconciler
+from agent.hub.signing import Signing
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class Services:
     """None where the hub has no queue server: then it only shows and records."""
     redis: Redis | None
     """The queue server."""
+    index: IndexProcess
+    signing: Signing | None = None
+    """None where no object store is set."""
     beats: Beats = field(default_factory=Beats)
     """Which workers beat."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from agent.hub.derived import values_of
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA
 from agent.hub.schema import files, tracks
 
@@ -147,6 +148,13 @@ def read(
     query = query.where(*chosen.clauses()).order_by(*order(sort, groups)).offset(offset)
     rows = connection.execute(query if limit is None else query.limit(limit))
     return [_track(row, groups.get(str(row.file_id))) for row in rows]
+
+
+def read_some(connection: sa.Connection, groups: Mapping[str, str], ids: Collection[int]) -> list[Track]:
+    """The tracks of these files, as far as they are there, in no order."""
+    query = sa.select(tracks, files.c.path.label("encoded_path")).join(files, files.c.id == tracks.c.file_id)
+    wanted = tracks.c.file_id.in_(values_of(sorted(ids)))
+    return [_track(row, groups.get(str(row.file_id))) for row in connection.execute(query.where(wanted))]
 
 
 def order(sort: str, groups: Mapping[str, str]) -> list[sa.ColumnElement[Any]]:

@@ -14,7 +14,9 @@ from agent.errors import WrongUse
 from agent.lanes import AGENT_TASKS, lane_for_task, queue_name, record_id_of
 from agent.operator.server import run, server
 from agent.phoenix import keys
+from agent.phoenix.endings import UNKNOWN_SERVICE
 from agent.phoenix.letters import Letters
+from agent.phoenix.outbox import ENTRY_FIELD, refused_key
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import reply
 from agent.settings import load_settings
@@ -67,8 +69,9 @@ async def where(client: Redis, agent_id: str, key: str) -> dict[str, Any]:
         "place": "nowhere",
         "attempts": job.attempts if job else None,
         "error": (job.error or "").strip().splitlines()[-1:] if job else [],
-        "lock": json.loads(lock) if lock else None,
-        "marker": {k: v for k, v in json.loads(marker).items() if k != "result"} if marker else None,
+        "lock": _read(lock),
+        "marker": _read(marker),
+        "refused": await _refused(client, queue.name, service, record_id) if marker else None,
         "deaths": deaths.decode() if deaths else None,
     }
     if lease is not None:
@@ -86,12 +89,31 @@ async def where(client: Redis, agent_id: str, key: str) -> dict[str, Any]:
         found |= {"place": "scheduled", "due_in": due - seconds}
     else:
         for name, place_of in (("dead letter", keys.dead_letters_key), ("quarantine", keys.quarantine_key)):
-            for letter in await Letters(client, place_of, [service]).all():
+            for letter in await Letters(client, place_of, [service, UNKNOWN_SERVICE]).all():
                 if letter.key == key:
                     found |= {"place": name, "error": [letter.error]}
         if found["place"] == "nowhere" and job is not None:
             found["place"] = job.status.value
     return found
+
+
+def _read(text: bytes | None) -> dict[str, Any] | None:
+    """A lock or a marker without its result; somebody may have written over it."""
+    if text is None:
+        return None
+    try:
+        return {name: value for name, value in json.loads(text).items() if name != "result"}
+    except (ValueError, AttributeError):
+        return {"outcome": "not readable: somebody wrote over it", "owner": "?"}
+
+
+async def _refused(client: Redis, queue: str, service: str, record_id: str) -> str | None:
+    """Why the control plane did not take the result, if it did not."""
+    for _, fields in await client.xrevrange(refused_key(queue), count=LOOKED_AT):
+        entry = _read(fields.get(ENTRY_FIELD)) or {}
+        if (entry.get("service"), entry.get("record_id")) == (service, record_id):
+            return str(fields.get(b"reason", b"").decode("utf-8", "replace"))
+    return None
 
 
 async def _position(client: Redis, key: str, job_id: str) -> int | None:
@@ -124,8 +146,10 @@ def lines(found: dict[str, Any]) -> list[str]:
         takeovers, _, own = found["deaths"].partition(":")
         out.append(f"  taken over {plural(int(takeovers), 'time')}, {plural(int(own), 'death')} of its own")
     if (marker := found["marker"]) is not None:
-        age = duration_text(time.time() - float(marker.get("timestamp", 0)))
+        age = duration_text(time.time() - float(marker.get("timestamp", 0) or 0))
         out.append(f"  recorded {age} ago: {marker.get('outcome')}, version {marker.get('version')}")
+    if found.get("refused"):
+        out.append(f"  but the control plane did not take it: {found['refused']}; `phaze forget` lets it run again")
     return out
 
 

@@ -8,22 +8,27 @@ The state is the server's, one script shared by all workers; local time decides 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
+import structlog
+from redis.exceptions import RedisError
 
 from agent.phoenix import keys
-from agent.phoenix.endings import CircuitHeld
-from agent.redis_client import reply
+from agent.phoenix.endings import CircuitHeld, NotStarted
+from agent.redis_client import AWAY, persist, reply
 from pipelines.errors import InputRejected, RecordNotFoundError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from agent.phoenix.scripts import Scripts
+
+log = structlog.get_logger()
 
 FAILURES = 5
 OPEN_MS = 60_000
@@ -33,6 +38,12 @@ PROBES = 3
 
 PERMIT_MS = 60_000
 """A permit's end, should its prober never answer; a running one keeps its place in the epoch."""
+
+ASK_WAIT = 5.0
+"""Seconds that a job waits for a server that is away before it is given back."""
+
+TELL_WAIT = 1.0
+"""Seconds for an outcome to be told. One that is not costs the circuit one count, and its permit ends by itself."""
 
 Forced = Literal["open", "closed", "none"]
 
@@ -63,19 +74,32 @@ class Breakers:
 
     @contextlib.asynccontextmanager
     async def guard(self, circuit: str | None, owner: str) -> AsyncIterator[None]:
-        """Run the body if the circuit lets it through, and tell how it went. Raises CircuitHeld."""
+        """Run the body if the circuit lets it through, and tell how it went; telling never changes what it came to.
+
+        Raises CircuitHeld, and NotStarted where the server cannot be asked.
+        """
         if circuit is None:
             yield
             return
-        verdict, epoch = await self._call("ask", circuit, owner)
+        try:
+            verdict, epoch = await persist(lambda: self._call("ask", circuit, owner), ASK_WAIT)
+        except AWAY as error:
+            raise NotStarted(f"the circuit {circuit} could not be asked: {error}") from None
         if verdict != b"pass":
             raise CircuitHeld(circuit)
         try:
             yield
         except BaseException as error:
-            await self._call("tell", circuit, owner, epoch, outcome_of(error))
+            await self._tell(circuit, owner, epoch, outcome_of(error))
             raise
-        await self._call("tell", circuit, owner, epoch, "ok")
+        await self._tell(circuit, owner, epoch, "ok")
+
+    async def _tell(self, circuit: str, owner: str, epoch: int, outcome: str) -> None:
+        try:
+            async with asyncio.timeout(TELL_WAIT):
+                await self._call("tell", circuit, owner, epoch, outcome)
+        except (RedisError, OSError) as error:
+            log.warning("breaker.not_told", circuit=circuit, outcome=outcome, error=f"{type(error).__name__}: {error}")
 
     async def force(self, circuit: str, forced: Forced, reason: str) -> None:
         """Hold a circuit open or closed whatever happens, or (`none`) give it back to itself, closed."""

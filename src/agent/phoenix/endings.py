@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from saq.job import Status
 from saq.utils import now
 
 from agent.phoenix import keys
 from agent.phoenix.backoff import retry_delay
+from agent.phoenix.outbox import MAX_ENTRY, MAX_NAME, is_name
 from agent.phoenix.runs import Ending, Run
 from agent.redaction import redact_text
 
 if TYPE_CHECKING:
     from agent.phoenix.queue import LaneQueue
     from pipelines.payload import Outcome
+
+log = structlog.get_logger()
 
 MARKER_IDLE = 7 * 24 * 3600
 """Seconds that a marker lives after its last use."""
@@ -35,6 +39,12 @@ ERROR_CHARACTERS = 8_000
 SORTED = json.JSONEncoder(sort_keys=True, default=str)
 """One text for equal arguments, whatever their order."""
 
+DEFAULT_TTL = 600
+"""SAQ's own, in seconds."""
+
+LONGEST_TTL = 10 * 365 * 24 * 3600
+"""Longer ones would not fit the server's clock."""
+
 OWN_DEATHS = 3
 """A job that killed its child, or its worker while it ran alone, so many times is quarantined."""
 
@@ -43,6 +53,10 @@ UNKNOWN_SERVICE = "unknown"
 
 class Quarantined(Exception):
     """The job can never run as it is: an unknown task, arguments that do not validate, a payload nobody can decode."""
+
+
+class NotStarted(Exception):
+    """The body never began, for a reason that says nothing of the job: it goes back without an attempt."""
 
 
 class CircuitHeld(Exception):
@@ -77,12 +91,14 @@ class Endings:
         self._outbox = outbox
 
     def done(self, run: Run, result: Result) -> Ending:
-        """Record a result. Raises TypeError or ValueError if JSON cannot hold it."""
+        """Record a result; its NaN and infinities become null. Raises TypeError or ValueError if it is not JSON."""
         job = run.job
         assert job is not None
-        value = json.dumps(result.value)
+        value = self._value(run, result.value)
         finished = time.time()
         document = self._document(run, result, value, finished)
+        if self._outbox and len(document) > MAX_ENTRY:
+            raise ValueError(f"it takes {len(document):,} bytes of {MAX_ENTRY:,}; report it in parts")
         text = self._finished_text(run, Status.COMPLETE, value, None)
         return Ending(
             "settle",
@@ -103,7 +119,7 @@ class Endings:
         assert job is not None
         age = time.time() - float(marker.get("timestamp", 0))
         left = max(1, min(MARKER_IDLE, MARKER_LIFE - age))
-        text = self._finished_text(run, Status.COMPLETE, json.dumps(marker.get("result")), None)
+        text = self._finished_text(run, Status.COMPLETE, self._value(run, marker.get("result")), None)
         return Ending(
             "settle", run, text, "complete", "answered", number=_ttl_ms(job.ttl),
             marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
@@ -140,18 +156,35 @@ class Endings:
     def buried(self, run: Run, error: BaseException) -> Ending:
         """A dead letter: its record is not there. The control plane is told, so that it asks no more."""
         where = keys.dead_letters_key(run.service)
-        return self._set_aside(run, error, where, "dead-letter", f"not-found: {error}")
+        return self._set_aside(run, error, where, "dead-letter", f"not-found: {redact_text(str(error))}")
 
     def quarantined(self, run: Run, error: BaseException) -> Ending:
         """Set aside until somebody looks."""
         where = keys.quarantine_key(run.service or UNKNOWN_SERVICE)
         return self._set_aside(run, error, where, "quarantined", f"quarantined: {redact_text(str(error))}")
 
+    def unspeakable(self, run: Run, error: BaseException) -> Ending:
+        """Set aside where no other ending could be built: with nothing but what the claim said."""
+        run.job = None
+        return self.quarantined(run, error)
+
+    def _value(self, run: Run, value: Any) -> str:
+        """A result as JSON (RFC 8259), which has no NaN: one number that is none costs itself, not the hour's work."""
+        text = json.dumps(value)
+        if "NaN" not in text and "Infinity" not in text:
+            return text
+        lost: list[str] = []
+        value = json.loads(text, parse_constant=lost.append)
+        if lost:
+            log.warning("job.result_not_finite", task=run.service, record_id=run.record, nulls=len(lost))
+        return json.dumps(value)
+
     def _set_aside(self, run: Run, error: BaseException, where: str, outcome: str, reason: str) -> Ending:
         finished = time.time()
         said = redact_text(f"{type(error).__name__}: {error}")
         letter = {
             "id": run.id,
+            "queue": self._queue.name,
             "service": run.service,
             "record_id": run.record,
             "error": said,
@@ -159,17 +192,17 @@ class Endings:
             "attempts": run.attempts,
             "takeovers": run.takeovers,
             "own_deaths": run.own_deaths,
-            "first": (run.job.queued / 1000 if run.job else None),
+            "first": run.job.queued / 1000 if run.job and isinstance(run.job.queued, int) else None,
             "last": finished,
             "worker": self._worker,
             "job": base64.b64encode(run.text).decode("ascii"),
         }
         entry = ""
-        if self._outbox and run.service:
+        if self._outbox and run.service and is_name(run.service) and is_name(run.record):
             result = Result({"outcome": "rejected", "reason": reason}, "rejected", reason, _version_named(run))
             entry = self._document(run, result, json.dumps(result.value), finished)
         text = self._finished_text(run, Status.FAILED, "null", said)
-        ttl = run.job.ttl if run.job else 600
+        ttl = run.job.ttl if run.job else DEFAULT_TTL
         return Ending(
             "settle", run, text, "failed", outcome, number=_ttl_ms(ttl), entry=entry,
             letter=json.dumps(letter), where=where, deaths="-",
@@ -178,6 +211,8 @@ class Endings:
     def _document(self, run: Run, result: Result, value: str, finished: float) -> str:
         """The marker and the outbox entry, one text: `value` is the result's JSON, as it will also be stored."""
         version = result.version if result.version is not None else version_of(run)
+        if not is_name(version):
+            raise ValueError(f"its version must be 1 to {MAX_NAME} characters of text")
         reason = "null" if result.reason is None else quoted(result.reason)
         return (
             f'{{"timestamp": {finished:.3f}, "service": {quoted(run.service)}, '
@@ -203,7 +238,7 @@ class Endings:
 def version_of(run: Run) -> str:
     """The version that a job's arguments name, else a hash of them."""
     arguments = run.job.kwargs if run.job is not None else None
-    named = (arguments or {}).get("version")
+    named = arguments.get("version") if isinstance(arguments, dict) else None
     if isinstance(named, str) and named:
         return named
     text = SORTED.encode(arguments or {})
@@ -212,9 +247,10 @@ def version_of(run: Run) -> str:
 
 def _version_named(run: Run) -> str:
     try:
-        return version_of(run)
+        version = version_of(run)
     except (TypeError, ValueError):
         return "unknown"
+    return version if is_name(version) else "unknown"
 
 
 def error_text(error: BaseException) -> str:
@@ -223,8 +259,11 @@ def error_text(error: BaseException) -> str:
     return redact_text(text[-ERROR_CHARACTERS:])
 
 
-def _ttl_ms(ttl: int) -> int:
-    """SAQ's ttl (seconds; 0 for ever, negative not at all) for the settle script."""
+def _ttl_ms(ttl: Any) -> int:
+    """SAQ's ttl (seconds; 0 for ever, negative not at all) for the settle script; its default for what is no number."""
+    if not isinstance(ttl, int):
+        ttl = DEFAULT_TTL
+    ttl = min(ttl, LONGEST_TTL)
     return ttl * 1000 if ttl > 0 else (0 if ttl == 0 else -1)
 
 

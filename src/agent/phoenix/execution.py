@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
 from pydantic import BaseModel, ValidationError
+from redis.exceptions import RedisError
 
+from agent.cancelling import end
 from agent.lanes import Task, payload_model
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
-from agent.throttle import OncePer
+from agent.redaction import redact_text
+from agent.redis_client import persist
 from pipelines.context import policy_of
-from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotBuiltError
+from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotGranted
 from pipelines.payload import Outcome, TaskResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.children import Children
+    from agent.desk import Desk
     from agent.phoenix.breaker import Breakers
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
@@ -36,6 +41,12 @@ TIMEOUT_MARGIN = 15.0
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
 
+PROGRESS_WAIT = 1.0
+"""Seconds for one of them; progress that nobody hears of must not hold up the work."""
+
+PROGRESS_REST = 15.0
+"""Seconds until the next one, after one that failed."""
+
 
 class Execution:
     """One run of one job: the `TaskContext` that its task sees, and the steps around it."""
@@ -49,6 +60,7 @@ class Execution:
         children: Children,
         breakers: Breakers,
         worker: str,
+        desk: Desk | None = None,
     ) -> None:
         self._run = run
         self._function = function
@@ -56,10 +68,11 @@ class Execution:
         self._children = children
         self._breakers = breakers
         self._worker = worker
+        self._desk = desk
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
-        self._progress_due = OncePer(PROGRESS_PERIOD)
+        self._progress_due = 0.0
 
     async def run(self, arguments: Mapping[str, Any]) -> Result:
         """The result to record. Raises Quarantined, CircuitHeld, and what shall be retried."""
@@ -77,24 +90,33 @@ class Execution:
         self._run.outside_effects = policy.outside_effects
         self._run.limit(seconds + TIMEOUT_MARGIN)
         circuit = policy.dependency(payload) if policy.dependency is not None else None
-        built = True
         async with self._breakers.guard(circuit, self._run.token):
             try:
-                result = await self._function(self, payload)
+                result = await self._body(payload)
             except InputRejected as error:
-                built = not isinstance(error, NotBuiltError)
                 result = TaskResult(outcome="rejected", reason=str(error))
             except InputChanged:
                 result = TaskResult(outcome="skipped", reason="changed-since-scan")
+        value = as_json(result)
         outcome: Outcome = getattr(result, "outcome", "done")
+        reason = getattr(result, "reason", None)
+        if reason is not None:
+            value["reason"] = reason = redact_text(reason)
         return Result(
-            result.model_dump(mode="json"),
+            value,
             outcome,
-            getattr(result, "reason", None),
+            reason,
             payload.version,
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
-            remember=built and outcome != "skipped",
+            remember=outcome != "skipped",
         )
+
+    async def _body(self, payload: BaseModel) -> Any:
+        """The task itself. Its time ends with it: what follows waits on the server at most, whose lease must live."""
+        try:
+            return await self._function(self, payload)
+        finally:
+            self._run.no_limit()
 
     # What the task sees (pipelines.context.TaskContext).
 
@@ -111,9 +133,26 @@ class Execution:
             raise LeaseLost(f"{self._run.service} {self._run.record} is no longer ours; write nothing more")
 
     async def progress(self, fraction: float, note: str = "") -> None:
-        if self._run.job is not None and self._progress_due():
-            meta = {**self._run.job.meta, "note": note}
-            await self._queue.touch(self._run, progress=fraction, meta=meta)
+        if self._progress_is_due():
+            await self._write_progress(fraction, note)
+
+    def _progress_is_due(self) -> bool:
+        now = time.monotonic()
+        if self._run.job is None or now < self._progress_due:
+            return False
+        self._progress_due = now + PROGRESS_PERIOD
+        return True
+
+    async def _write_progress(self, fraction: float, note: str) -> None:
+        """Progress is worth no job: what goes wrong with it is only logged."""
+        job = self._run.job
+        assert job is not None
+        try:
+            async with asyncio.timeout(PROGRESS_WAIT):
+                await self._queue.touch(self._run, progress=fraction, meta={**job.meta, "note": note})
+        except (RedisError, OSError) as error:
+            self._progress_due = time.monotonic() + PROGRESS_REST
+            log.debug("job.progress_not_said", task=self._run.service, error=f"{type(error).__name__}: {error}")
 
     async def report(self, part: BaseModel) -> None:
         entry = Entry(
@@ -123,18 +162,47 @@ class Execution:
             token=int(self._run.token),
             part=self._parts,
             outcome="done",
-            result=part.model_dump(mode="json"),
+            result=as_json(part),
             worker=self._worker,
             attempts=self._run.attempts,
             started_at=self._run.started,
             finished_at=time.time(),
         )
-        await self._queue.redis.xadd(outbox_key(self._queue.name), {"entry": entry.model_dump_json()})
+        fields: dict[Any, Any] = {"entry": entry.model_dump_json()}
+        outbox = outbox_key(self._queue.name)
+        # Twice in the outbox does no harm: the catalogue files a part by its number. Lost would lose the run.
+        await persist(lambda: self._queue.redis.xadd(outbox, fields), self._deadline - time.monotonic())
         self._parts += 1
+
+    async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        if self._desk is None:
+            raise NotGranted(f"this worker answers nothing, not even {subject}")
+        return await self._desk.ask(self.record_id, subject, question)
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         remaining = max(self._deadline - time.monotonic(), 1.0)
-        return await self._children.run(remaining, function, *args, **kwargs)
+        writing: set[asyncio.Task[None]] = set()
+
+        def heard(fraction: float, note: str) -> None:
+            if not writing and self._progress_is_due():
+                writing.add(task := asyncio.create_task(self._write_progress(fraction, note)))
+                task.add_done_callback(writing.discard)
+
+        try:
+            result = await self._children.run_heard(heard, remaining, function, *args, **kwargs)
+            if writing:
+                await asyncio.wait(writing)
+            return result
+        finally:
+            await end(writing)
+
+
+def as_json(result: BaseModel) -> dict[str, Any]:
+    """What JSON can hold of a result; Quarantined where it holds something that JSON cannot, as it will next time."""
+    try:
+        return result.model_dump(mode="json")
+    except ValueError as error:
+        raise Quarantined(f"its result is not JSON: {error}") from None
 
 
 def first_problem(error: ValidationError) -> str:

@@ -12,6 +12,9 @@ PAUSED = "phoenix:paused"
 CIRCUITS = "phoenix:circuits"
 """A set of the circuits that were ever used, for listing them."""
 
+PROBES = "phoenix:probes"
+"""A hash, token -> circuit, of the runs that probe a circuit: their permits are renewed with their leases."""
+
 FAR_FUTURE = 4_102_444_800
 """Unix seconds (2100-01-01): the due time of a job that something else than the clock will release."""
 
@@ -48,6 +51,11 @@ def lock_key(service: str, record_id: str) -> str:
 def marker_key(service: str, record_id: str) -> str:
     """`processed:<service>:<record_id>`: the version that was recorded last, and its result. JSON."""
     return f"processed:{service}:{record_id}"
+
+
+def ended_key(token: str) -> str:
+    """`phoenix:ended:<token>`: that a run came to an end that left no marker; kept for minutes."""
+    return f"phoenix:ended:{token}"
 
 
 def dead_letters_key(service: str) -> str:

@@ -3,8 +3,8 @@
 It renews thrice per lease, on a connection of its own. It stops for a job at its deadline; a body that has not ended
 one renewal later blocks the event loop or ignores its cancellation, and the process ends before the lease does: nothing
 else keeps it from running beside its own retry. The same when the event loop has not ticked for `WEDGED` seconds: a
-wedged worker must not look alive. A run whose renewal does not get through stays trusted until the lease's end, counted
-from before the last renewal that did was sent.
+wedged worker must not look alive. Where all of the process stood still, both count from when it went on. A run whose
+renewal does not get through stays trusted until the lease's end, counted from before the last one that did was sent.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ TICK = 1.0
 RETRY_RENEW = 0.5
 """Seconds until a renewal that failed is tried again."""
 
+RENEW_TIMEOUT = 3.0
+"""Seconds to connect, and for a reply."""
+
+LONGEST_RENEWAL = 4 * RENEW_TIMEOUT
+"""Seconds: to connect, for the greeting, for the script's hash, for the script."""
+
 WEDGED = 60.0
 EXIT_WEDGED = 75
 """EX_TEMPFAIL of sysexits.h: start me again."""
@@ -56,7 +62,7 @@ class Leases:
         self._held = held
         self._renew_every = queue.lease / RENEWALS
         self._wedged = wedged
-        self._ticked = time.monotonic()
+        self._ticked = self._went_on = time.monotonic()
         self._stopped = threading.Event()
         self._complain = OncePer(60.0)
         self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
@@ -90,15 +96,10 @@ class Leases:
         wait = self._renew_every
         looked = time.monotonic()
         while not self._stopped.wait(wait):
-            now = time.monotonic()
-            if now - looked > wait + TICK:  # all of the process stood still: that is not the event loop's fault
-                self._ticked = max(self._ticked, now - TICK)
-            looked = now
-            if now - self._ticked > self._wedged:
-                running = [run.id for run in self._held()]
-                log.critical("worker.wedged", seconds=round(now - self._ticked), running=running)
-                os._exit(EXIT_WEDGED)
+            self._see_whether_it_stood_still(looked, wait)
+            self._end_if_wedged()
             self._end_if_unstoppable()
+            looked = time.monotonic()
             try:
                 self._renew()
                 wait = self._renew_every
@@ -108,7 +109,15 @@ class Leases:
             except Exception:  # a fault of ours must not end the renewals of everything that runs
                 wait = RETRY_RENEW
                 log.exception("lease.renewal_fault")
+            self._see_whether_it_stood_still(looked, LONGEST_RENEWAL)
             self._distrust()
+            looked = time.monotonic()
+
+    def _see_whether_it_stood_still(self, since: float, usual: float) -> None:
+        """A process that was stopped, or its machine: neither the event loop nor a body had the time that went by."""
+        now = time.monotonic()
+        if now - since > usual + TICK:
+            self._went_on = now
 
     def _tell(self, error: Exception) -> None:
         """A server that is away, the pump complains of; what waiting will not mend may be this connection's alone."""
@@ -118,10 +127,16 @@ class Leases:
         else:
             log.debug("lease.renewal_failed", error=found.said)
 
+    def _end_if_wedged(self) -> None:
+        silent = time.monotonic() - max(self._ticked, self._went_on)
+        if silent > self._wedged:
+            log.critical("worker.wedged", seconds=round(silent), running=[run.id for run in self._held()])
+            os._exit(EXIT_WEDGED)
+
     def _end_if_unstoppable(self) -> None:
         late = time.monotonic() - self._renew_every
         for run in self._held():
-            if run.deadline < late:
+            if max(run.deadline, self._went_on) < late:
                 log.critical("worker.unstoppable_job", task=run.service, record_id=run.record)
                 os._exit(EXIT_WEDGED)
 
@@ -175,5 +190,9 @@ def _sync_client(queue: LaneQueue, options: dict[str, Any]) -> Redis:
         kind = UnixDomainSocketConnection
     elif issubclass(wanted, AsyncSSL):
         kind = SSLConnection
-    options |= {"socket_timeout": 3.0, "socket_connect_timeout": 3.0, "retry": Retry(NoBackoff(), 0)}
+    options |= {
+        "socket_timeout": RENEW_TIMEOUT,
+        "socket_connect_timeout": RENEW_TIMEOUT,
+        "retry": Retry(NoBackoff(), 0),
+    }
     return Redis(connection_pool=ConnectionPool(connection_class=kind, max_connections=2, **options))

@@ -32,8 +32,13 @@ class Letter:
     @property
     def key(self) -> str:
         """The job's key: `<task>:<record id>`."""
-        job_id = str(self.said.get("id", ""))
-        return job_id.split(":", 3)[3] if job_id.startswith(keys.JOB_PREFIX) else job_id
+        return str(self.said.get("id", "")).removeprefix(keys.job_prefix(self.queue))
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue. A letter without one is of a time when no name held a colon."""
+        named = self.said.get("queue")
+        return str(named or str(self.said.get("id", "")).removeprefix(keys.JOB_PREFIX).partition(":")[0])
 
     @property
     def error(self) -> str:
@@ -69,7 +74,9 @@ class Letters:
     async def replay(self, letter: Letter) -> str:
         """Queue it again, as new: `queued`, `gone` or `waiting` (see replay.lua)."""
         text = base64.b64decode(letter.said["job"])
-        answer = await self._scripts("replay", [letter.place], [letter.raw, letter.said["id"], _as_new(text)])
+        queue = letter.queue
+        places = [letter.place, keys.queued_key(queue), keys.incomplete_key(queue), keys.deaths_key(queue)]
+        answer = await self._scripts("replay", places, [letter.raw, letter.said["id"], _as_new(text)])
         return str(answer.decode())
 
     async def drop(self, letter: Letter) -> bool:

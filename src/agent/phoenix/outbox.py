@@ -39,6 +39,22 @@ class Entry(BaseModel):
     finished_at: float = 0.0
 
 
+MAX_NAME = 1024
+"""Characters of a service, a record id or a version that the catalogue keeps."""
+
+MAX_ENTRY = 15 * 2**20
+"""Bytes of one entry: the hub takes no request body of more than 16 MiB. Larger results go in parts."""
+
+
+def is_name(value: str) -> bool:
+    """Whether the catalogue can keep it as a service, a record id or a version."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(value) <= MAX_NAME and "\0" not in value
+
+
 def outbox_key(queue: str) -> str:
     """`phoenix:outbox:<queue name>`: what the relay of that queue's workers still has to deliver, oldest first."""
     return f"phoenix:outbox:{queue}"

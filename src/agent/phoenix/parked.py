@@ -1,4 +1,4 @@
-"""Jobs that wait for a circuit, or for the end of a pause: let go as far as it, and then our slots, allow."""
+"""Jobs that wait for a circuit, or for the end of a pause: let go as far as it allows, before what came after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PAUSED_PREFIX = "paused:"
 MOST = 1_000
-"""Jobs that the end of a pause lets go at once."""
+"""Jobs that are let go at once."""
 
 LOOK = 10.0
 """Seconds until what lets nothing through is asked again: waiting jobs cost less than a command a second."""
@@ -34,20 +34,20 @@ class Parked:
         waiting = await reply(self._queue.redis.smembers(keys.parked_index_key(self._queue.name)))
         self._ask_at = {name: self._ask_at.get(name, 0.0) for name in sorted(name.decode() for name in waiting)}
 
-    async def release(self, slots: int) -> None:
-        """Queue again what may go. `slots`: how many jobs we could start now."""
+    async def release(self) -> None:
+        """Queue again what may go."""
         for name, ask_at in list(self._ask_at.items()):
             if time.monotonic() < ask_at:
                 continue
-            room = await self._room(name, slots)
+            room = await self._room(name)
             moved = await self._queue.unpark(name, room) if room else 0
             if moved < room:
                 del self._ask_at[name]
             else:
                 self._ask_at[name] = time.monotonic() + (0.0 if moved else LOOK)
 
-    async def _room(self, name: str, slots: int) -> int:
+    async def _room(self, name: str) -> int:
         if name.startswith(PAUSED_PREFIX):
             still = await reply(self._queue.redis.sismember(keys.PAUSED, name.removeprefix(PAUSED_PREFIX)))
             return 0 if still else MOST
-        return min(await self._breakers.room(name), max(1, 2 * slots))
+        return min(await self._breakers.room(name), MOST)

@@ -24,7 +24,7 @@ NAMES = """
 ping info select time type eval evalsha script|load multi exec psubscribe punsubscribe publish
 get mget mset set setex expire pexpire del exists blmove llen lpos lpop lpush lrange lrem rpush
 hdel hget hincrby hmget hset sadd sismember smismember smembers srem
-zadd zcard zcount zrange zrangebyscore zrevrangebyscore zrem zremrangebyscore zscore zmscore
+zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscore zmscore
 xadd xdel xlen xrange xread
 """
 COMMANDS = tuple(NAMES.split())

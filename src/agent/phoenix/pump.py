@@ -6,16 +6,23 @@ a BLMOVE of a list onto itself, which moves nothing: there is no moment at which
 
 A step whose answer was lost is sent again: a settle that got through says so. What it claimed was never heard of; it is
 given back to the head of the queue before the next claim.
+
+    dry:     nothing to claim is known --(BLMOVE returns, a slot becomes free, a retry is due)--> not dry
+    not dry: a step asks for claims, which makes it dry --(it got all it asked for, or there is more)--> not dry
+    unsure:  a step failed that may have claimed --(no other is on its way: what is unheard of is given back)--> sure
+    closing: nothing is claimed any more; lines end when all that ended is settled
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as NoReply
 
 from agent import metrics
 from agent.cancelling import end
@@ -38,7 +45,12 @@ IDLE_WAIT = 5
 """Seconds of one blocking wait; below the connection's reply time-out."""
 
 STEP_TIMEOUT = 5.0
-"""Seconds for one step's answer: a line that went dead in silence costs no lease."""
+"""Seconds for one step's answer: a line that went dead in silence costs no lease. Doubled each time that one passes it,
+and the step halved, so that large results get through a thin line."""
+
+LONGEST_STEP = 120.0
+STEP_BYTES = 4 * 2**20
+"""Of endings in one step; a larger one travels alone."""
 
 MAX_BACKOFF = 10.0
 
@@ -50,7 +62,7 @@ class Slots(Protocol):
     lane: str
     concurrency: int
     runs: dict[str, Run]
-    """Every run that was claimed and has not ended."""
+    """Token -> run that was claimed and has not ended."""
 
     def room(self) -> int:
         """Jobs that may be claimed now."""
@@ -76,11 +88,16 @@ class Pump:
         """Claims that are on their way."""
         self._steps = 0
         self._failures = 0
+        self._batch = MOST
+        self._patience = STEP_TIMEOUT
         self._unsure = False
         """Whether a step failed that may have claimed something."""
         self._dry = False
         self._in_vain = 0
         """Waits in a row that found something at once, since a claim last took anything."""
+        self._nothing_asked = asyncio.Event()
+        self._nothing_asked.set()
+        self._stopping = False
         self._closing = False
         self._wake = asyncio.Event()
         self._lines: list[asyncio.Task[None]] = []
@@ -102,16 +119,25 @@ class Pump:
         self._dry = False
         self._wake.set()
 
+    async def claim_no_more(self) -> None:
+        """Once this returns, no run begins any more; what ends is still settled."""
+        self._stopping = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience + 1.0):
+                await self._nothing_asked.wait()
+
     async def close(self, within: float) -> None:
-        """Claim nothing more; settle what has ended, for `within` seconds at most."""
-        self._closing = True
+        """Settle what has ended, for `within` seconds at most."""
+        self._stopping = self._closing = True
         self._wake.set()
         if self._lines:
             await asyncio.wait(self._lines, timeout=within)
         await end([task for task in (*self._lines, self._waiter) if task is not None], within=1.0)
 
     def _wanted(self) -> int:
-        return 0 if self._closing else max(0, min(self._share, self._slots.room() - self._asked))
+        if self._stopping:
+            return 0
+        return max(0, min(self._share, self._batch, self._slots.room() - self._asked))
 
     async def _steps_of_one_line(self) -> None:
         """Until closed and nothing is left to settle; never cancelled within a step, whose answer would be lost."""
@@ -133,46 +159,74 @@ class Pump:
 
     async def _step(self, line: Line, wanted: int) -> bool:
         """One round trip; False if it failed."""
-        ended, self._ended = self._ended[:MOST], self._ended[MOST:]
+        ended = self._next_endings()
         self._steps += 1
         self._asked += wanted
+        if wanted:
+            self._nothing_asked.clear()
         self._dry = True  # the other line asks once this one has found enough
+        line.timeout = self._patience
         try:
             if self._unsure:
                 await self._give_back_unheard(line)
-            answers, claimed = await self._queue.step(self._slots.id, self._slots.lane, wanted, ended, over=line)
+            answers, claimed, more = await self._queue.step(self._slots.id, self._slots.lane, wanted, ended, over=line)
         except Exception as error:
-            self._ended = ended + self._ended  # the same endings again: a settle that got through answers so
-            self._unsure = self._unsure or wanted > 0
-            self._dry = False
-            self._failures += 1
-            metrics.STEP_FAILURES.inc()
-            if not isinstance(error, RedisError | OSError):  # a fault of ours must not end the pump
-                log.exception("worker.step_failed", failures=self._failures)
-            elif self._complain():
-                log.warning("queue.unreachable", queue=self._queue.name, error=str(error), failures=self._failures)
+            self._note_failure(error, ended, wanted)
             return False
         finally:
             self._steps -= 1
             self._asked -= wanted
+            if not self._asked:
+                self._nothing_asked.set()
             if self._unsure or self._closing:
                 self._wake.set()
         self._failures = 0
-        if claimed and len(claimed) == wanted:
-            self.wake()
-        if claimed:
+        self._batch = min(MOST, 2 * self._batch)
+        self._patience = max(STEP_TIMEOUT, self._patience / 2)
+        if claimed or more:
             self._in_vain = 0
+        if more or (claimed and len(claimed) == wanted):
+            self.wake()
+        self._hand_on(claimed, ended, answers)
+        return True
+
+    def _next_endings(self) -> list[Ending]:
+        size = count = 0
+        for ending in self._ended[: self._batch]:
+            size += ending.size()
+            if count and size > STEP_BYTES:
+                break
+            count += 1
+        ended, self._ended = self._ended[:count], self._ended[count:]
+        return ended
+
+    def _note_failure(self, error: Exception, ended: list[Ending], wanted: int) -> None:
+        self._ended = ended + self._ended  # the same endings again: a settle that got through answers so
+        self._unsure = self._unsure or wanted > 0
+        self._dry = False
+        self._failures += 1
+        metrics.STEP_FAILURES.inc()
+        if isinstance(error, NoReply):
+            self._batch = max(1, min(self._batch, max(wanted, len(ended))) // 2)
+            self._patience = min(2 * self._patience, LONGEST_STEP)
+        if not isinstance(error, RedisError | OSError):  # a fault of ours must not end the pump
+            log.exception("worker.step_failed", failures=self._failures)
+        elif self._complain():
+            log.warning("queue.unreachable", queue=self._queue.name, error=str(error), failures=self._failures)
+
+    def _hand_on(self, claimed: Sequence[Run], ended: Sequence[Ending], answers: Sequence[str]) -> None:
+        for ending in ended:
+            self.unsettled.pop(ending.run.token, None)
         for run in claimed:
             self._slots.begin(run)
-        for ending in ended:
-            del self.unsettled[ending.run.token]
-        if ended:
+        try:
             self._slots.note(ended, answers)
-        return True
+        except Exception:  # words about what is done must not end the pump
+            log.exception("worker.note_failed")
 
     async def _give_back_unheard(self, line: Line) -> None:
         """No other step is on its way: whatever is claimed in our name and not known here was never heard of."""
-        known = [*(run.token for run in self._slots.runs.values()), *self.unsettled]
+        known = [*self._slots.runs, *self.unsettled]
         if given := await self._queue.unheard(self._slots.id, known, over=line):
             metrics.GIVEN_BACK.inc(given)
             log.warning("worker.claims_given_back", jobs=given)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saq.job import Job, Status
 from saq.queue.redis import PubSubMultiplexer, RedisQueue
@@ -47,6 +47,17 @@ class JobIsRunning(Exception):
     """The job has a worker now; what was asked would run it twice."""
 
 
+class Step(NamedTuple):
+    """What one round trip came to."""
+
+    answers: list[str]
+    """To the endings, in order: `settled`, `stale`, or `error: ...`."""
+    runs: list[Run]
+    """What was claimed."""
+    more: bool
+    """Whether the queue may hold more that can be claimed, although this is not all that was asked for."""
+
+
 class LaneQueue(RedisQueue):
     """`LaneQueue(redis, name=...)` wherever SAQ wants a RedisQueue; its worker is LaneWorker."""
 
@@ -71,28 +82,33 @@ class LaneQueue(RedisQueue):
 
     async def step(
         self, worker: str, lane: str, n: int, endings: Sequence[Ending] = (), *, over: Line | None = None
-    ) -> tuple[list[str], list[Run]]:
-        """End runs and claim up to `n` jobs, in one round trip: the answers to the endings in order, and the claims."""
+    ) -> Step:
+        """End runs and claim up to `n` jobs, in one round trip."""
         before = time.monotonic()
         arguments: list[Any] = [self.prefix, worker, int(self.lease * 1000), lane, n]
         for ending in endings:
             arguments += ending.arguments()
-        answers, taken = await self.scripts("step", self.keys, arguments, over=over)
-        return (
-            [answer.decode() for answer in answers],
+        answers, taken, more = await self.scripts("step", self.keys, arguments, over=over)
+        return Step(
+            [answer.decode("utf-8", "replace") for answer in answers],
             [Run(reply, claimed_before=before, lease=self.lease) for reply in taken],
+            bool(more),
         )
 
     async def unheard(self, worker: str, known: Sequence[str], *, over: Line | None = None) -> int:
         """Give back what is claimed in `worker`'s name under other tokens than the known ones; how many jobs."""
-        return int(await self.scripts("unheard", self.keys, [self.prefix, worker, UPKEEP_MOST, *known], over=over))
+        held = await (over or self.redis).execute_command("ZRANGEBYSCORE", self._active, "-inf", "(inf")
+        given = 0
+        for ids in (held[at : at + UPKEEP_MOST] for at in range(0, len(held), UPKEEP_MOST)):
+            arguments = [self.prefix, worker, len(ids), *ids, *known]
+            given += int(await self.scripts("unheard", self.keys, arguments, over=over))
+        return given
 
     async def upkeep(self, *, orphans: bool, aborts: bool) -> tuple[int, list[str], list[str]]:
         """Queue what is due; take over from dead workers; which running jobs somebody wants to end."""
-        due, taken, asked = await self.scripts(
-            "upkeep", self.keys, [self.prefix, UPKEEP_MOST, int(orphans), int(aborts)]
-        )
-        return int(due), [job_id.decode() for job_id in taken], [job_id.decode() for job_id in asked]
+        arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000)]
+        due, taken, asked = await self.scripts("upkeep", self.keys, arguments)
+        return int(due), _ids(taken), _ids(asked)
 
     async def unpark(self, circuit: str, most: int) -> int:
         """Let go up to `most` of the jobs that wait for `circuit`; how many. Fewer than `most`: none is left."""
@@ -101,11 +117,21 @@ class LaneQueue(RedisQueue):
         return int(taken)
 
     async def hurry(self) -> int:
-        """Queue now what waits for its next attempt; how many."""
-        moved = 0
-        while step := int(await self.scripts("hurry", self.keys, [UPKEEP_MOST])):
-            moved += step
+        """Queue now what failed and waits for its next attempt; how many. What waits for its first stays."""
+        moved = start = 0
+        waits = ("(0", f"({keys.FAR_FUTURE}")
+        while ids := await self.redis.zrangebyscore(self._incomplete, *waits, start=start, num=UPKEEP_MOST):
+            jobs = await self._stored(ids)
+            tried = [job_id for job_id, job in zip(ids, jobs, strict=True) if job is not None and job.attempts]
+            queued = int(await self.scripts("hurry", self.keys, tried))
+            moved += queued
+            start += len(ids) - queued
         return moved
+
+    async def alone(self, run: Run) -> bool:
+        """Note that a run has its worker to itself, for who counts deaths; False if it is no longer ours."""
+        arguments = [run.service, run.record.encode("utf-8", "surrogateescape"), run.token]
+        return bool(await self.scripts("alone", [], arguments))
 
     async def touch(self, run: Run, **fields: Any) -> bool:
         """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours."""
@@ -116,6 +142,7 @@ class LaneQueue(RedisQueue):
         job.touched = now()
         stored = self.copy(job)
         stored.attempts = run.attempts - 1  # the attempt counts once it has failed, not while it runs
+        stored.status, stored.started = Status.ACTIVE, int(run.started * 1000)  # as the claim left it
         lock = keys.lock_key(run.service, run.record)
         arguments = [run.id, self.serialize(stored), Status.ACTIVE, lock, run.token]
         return bool(await self.scripts("update", self.keys, arguments))
@@ -231,3 +258,7 @@ class LaneQueue(RedisQueue):
 def _record_id(key: str) -> str:
     _, colon, record_id = key.partition(":")
     return record_id if colon else key
+
+
+def _ids(raw: Sequence[bytes]) -> list[str]:
+    return [job_id.decode("utf-8", "surrogateescape") for job_id in raw]

@@ -33,7 +33,7 @@ BATCH_BYTES = 4 * 2**20
 WAIT = 5.0
 """Seconds of one wait for an entry, and between looks whether the worker that delivers is still there."""
 
-TURN = 20.0
+TURN = 10.0
 """Seconds after which another worker delivers, when the one that did says nothing more."""
 
 REQUEST_TIMEOUT = 30.0
@@ -166,8 +166,11 @@ class Relay:
             raise Refused(f"{self._client.base_url} answered {response.status_code}: {response.text[:200]}")
         try:
             rows = response.json()["refused"]
-            return {int(row["index"]): str(row["reason"]) for row in rows}
-        except (ValueError, TypeError, KeyError):
+            refused = {range(len(entries))[int(row["index"])]: str(row["reason"]) for row in rows}
+            if any(int(row["index"]) < 0 for row in rows):
+                raise IndexError
+            return refused
+        except (ValueError, TypeError, KeyError, IndexError):
             raise Refused(f"{self._client.base_url} answered no list of refusals: {response.text[:200]}") from None
 
     async def close(self) -> None:

@@ -12,7 +12,8 @@ import structlog
 from saq.types import JobTaskContext
 
 from agent.metrics import WAIT_SECONDS
-from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, Quarantined, Result, version_of
+from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, NotStarted, Quarantined, Result, version_of
+from agent.phoenix.outbox import MAX_NAME, is_name
 from pipelines.errors import ChildDied, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from agent.phoenix.runs import Ending, Run
 
 log = structlog.get_logger()
+
+MAX_ATTEMPTS = 2**31
+"""More than a job can fail in a thousand years; what a stranger wrote beyond it counts as none."""
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -58,11 +62,16 @@ class Runner:
         except Exception as error:
             return endings.quarantined(run, Quarantined(f"the stored job cannot be decoded: {error}"))
         run.job = job
-        run.attempts = job.attempts + 1
+        run.attempts = (job.attempts if isinstance(job.attempts, int) and 0 <= job.attempts < MAX_ATTEMPTS else 0) + 1
         handler = self._handlers.get(job.function)
         if handler is None or not run.service:
             known = ", ".join(sorted(self._handlers))
             return endings.quarantined(run, Quarantined(f"{job.function} is not a task of this worker ({known})"))
+        if not is_name(run.record):
+            return endings.quarantined(run, Quarantined(f"its record id must be 1 to {MAX_NAME} characters of text"))
+        if job.kwargs and not isinstance(job.kwargs, dict):
+            kind = type(job.kwargs).__name__
+            return endings.quarantined(run, Quarantined(f"bad-payload: kwargs is a {kind}, not an object of arguments"))
         if run.own_deaths >= OWN_DEATHS:
             return endings.quarantined(run, Quarantined(f"it ended its process {run.own_deaths} times"))
         if run.cancelled_for is not None:
@@ -70,6 +79,12 @@ class Runner:
         if run.marker is not None and (answer := self._answer(run)) is not None:
             return answer
         return await self._guarded(run, handler)
+
+    async def after(self, run: Run) -> None:
+        """SAQ's hooks for afterwards, once nothing can go wrong with the run any more."""
+        if run.context is not None and self._worker.after_process:
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await self._worker._after_process(run.context)
 
     def _answer(self, run: Run) -> Ending | None:
         assert run.marker is not None
@@ -104,32 +119,35 @@ class Runner:
             return self._cancelled(run)
         except CircuitHeld as held:
             return endings.parked(run, held.circuit)
+        except NotStarted as error:
+            log.info("job.not_started", task=run.service, record_id=run.record, why=str(error))
+            return endings.released(run)
         except RecordNotFoundError as error:
             return endings.buried(run, error)
         except Quarantined as error:
             return endings.quarantined(run, error)
         except ChildDied as error:
             context["exception"] = error
+            if self._worker.event.is_set():  # the stop may have been said to the child as well
+                return endings.released(run)
             if run.own_deaths + 1 >= OWN_DEATHS:
                 return endings.quarantined(
                     run, Quarantined(f"{OWN_DEATHS} of its child processes died; the last: {error}")
                 )
             return self._failed(run, error, own_death=True)
-        except Exception as error:
+        except BaseException as error:  # sys.exit() in a body, or a group of them, is its own failure and nobody else's
             context["exception"] = error
             return self._failed(run, error)
         finally:
             run.no_limit()
+            run.context = context
             self._worker.job_task_contexts.pop(job, None)
-            if self._worker.after_process:
-                with contextlib.suppress(Exception):
-                    await self._worker._after_process(context)
 
     def _done(self, run: Run, result: Result) -> Ending:
         try:
             return self._endings.done(run, result)
         except (TypeError, ValueError) as error:
-            return self._endings.quarantined(run, Quarantined(f"its result is not JSON: {error}"))
+            return self._endings.quarantined(run, Quarantined(f"its result cannot be recorded: {error}"))
 
     def _failed(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
         log.warning("job.failed", task=run.service, record_id=run.record, attempts=run.attempts,

@@ -14,20 +14,26 @@ Kind = Literal["settle", "retry", "release", "park"]
 Reason = Literal["timeout", "abort", "lost", "distrusted", "shutdown"]
 
 
+def raw(name: str) -> bytes:
+    """A key or a part of one as the server has it, whatever bytes it consists of."""
+    return name.encode("utf-8", "surrogateescape")
+
+
 class Run:
     """One job under our lease. `text` is the job as stored, before the claim."""
 
     __slots__ = (
-        "attempts", "begun", "cancelled_for", "deadline", "id", "job", "marker", "outside_effects", "own_deaths",
-        "record", "service", "started", "stop", "takeovers", "task", "text", "timeout", "token", "trusted_until",
+        "attempts", "begun", "cancelled_for", "context", "deadline", "id", "job", "marker", "outside_effects",
+        "own_deaths", "record", "service", "started", "stop", "takeovers", "task", "text", "timeout", "token",
+        "trusted_until",
     )  # fmt: skip
 
     def __init__(self, reply: list[Any], *, claimed_before: float, lease: float) -> None:
         """`claimed_before`: monotonic seconds from before the claim was sent, so that trust ends before the lease."""
         job_id, text, service, record, token, marker, deaths = reply
-        self.id: str = job_id.decode()
+        self.id: str = job_id.decode("utf-8", "surrogateescape")
         self.text: bytes = text
-        self.service: str = service.decode("utf-8", "replace")
+        self.service: str = service.decode("utf-8", "surrogateescape")
         self.record: str = record.decode("utf-8", "surrogateescape")
         self.token: str = token.decode()
         self.marker: bytes | None = marker
@@ -43,6 +49,8 @@ class Run:
         self.outside_effects = False
         self.job: Job | None = None
         self.attempts = 0
+        self.context: Any = None
+        """What the body was called with."""
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         self.cancelled_for: Reason | None = None
@@ -89,5 +97,9 @@ class Ending:
         """The values for the step script. The short ones are one: each costs the client as much as a long one."""
         run = self.run
         head = f"{self.kind} {run.token} {self.status} {self.number} {self.marker_ms} {self.deaths}"
-        record = run.record.encode("utf-8", "surrogateescape")
-        return head, run.id, run.service, record, self.text, self.marker, self.entry, self.letter, self.where
+        named = raw(run.id), raw(run.service), raw(run.record)
+        return head, *named, self.text, self.marker, self.entry, self.letter, raw(self.where)
+
+    def size(self) -> int:
+        """Bytes, about, that it takes on its way."""
+        return len(self.text) + len(self.marker) + len(self.entry) + len(self.letter)

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from agent.redis_client import Line
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "step": ("claim", "aborted", "settle", "step"),
-    "unheard": ("claim", "unheard"),
+    "step": ("facts", "claim", "aborted", "settle", "step"),
+    "unheard": ("facts", "aborted", "unheard"),
     "renew": ("renew",),
-    "upkeep": ("claim", "aborted", "upkeep"),
+    "alone": ("alone",),
+    "upkeep": ("facts", "aborted", "upkeep"),
     "update": ("update",),
-    "abort": ("claim", "aborted", "abort"),
+    "abort": ("facts", "aborted", "abort"),
     "unpark": ("unpark",),
     "breaker": ("breaker",),
     "replay": ("replay",),

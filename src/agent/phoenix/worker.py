@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import TimeoutError as NoReply
 from saq import Worker
 from saq.worker import ensure_coroutine_function
 
 from agent import metrics
 from agent.cancelling import end
+from agent.phoenix.alone import Alone
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
 from agent.phoenix.lease import Leases
@@ -23,6 +26,7 @@ from agent.phoenix.pump import Pump
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.runner import Runner
 from agent.phoenix.ticks import Ticks
+from agent.throttle import OncePer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +42,8 @@ SWEEP = 5.0
 
 UPKEEP = 1.0
 
-ALONE_AFTER = 2
-"""Takeovers after which a job runs alone, so that its next death can be told from bad luck."""
+SETTLE_AGAIN = 5.0
+"""Seconds until an ending that the server could not write is sent once more."""
 
 SETTLE_AT_STOP = 5.0
 """Seconds that a stopping worker tries to hand over what has ended; what it cannot, its leases' ends will."""
@@ -79,12 +83,13 @@ class LaneWorker(Worker[Any]):
         self._sweep_every = sweep
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
         self._endings = Endings(queue, self.id, outbox=outbox)
-        self._waiting_alone: list[Run] = []
-        self._alone: Run | None = None
+        self._unwritten: dict[str, Run] = {}
+        self._alone = Alone(queue, lambda: self.runs.values(), start=self._start, hand_back=self._hand_back)
         self._leases = Leases(queue, self._held)
         self._ticks = Ticks(queue, self.cron_jobs, self.cron_tz)
         self._pump = Pump(queue, self)
         self._pumping = False
+        self._complain = OncePer(60.0)
         self._runner = Runner(
             self,
             {name: ensure_coroutine_function(function, self.pool) for name, function in self.functions.items()},
@@ -94,7 +99,8 @@ class LaneWorker(Worker[Any]):
 
     def _held(self) -> list[Run]:
         """Runs whose lease is to be kept: those that run, and those that have ended and are not settled yet."""
-        return [*list(self.runs.values()), *list(self._pump.unsettled.values())]
+        held = (self._unwritten, self._pump.unsettled, self.runs)
+        return [run for place in held for run in list(place.values())]
 
     # What the pump asks for.
 
@@ -109,7 +115,7 @@ class LaneWorker(Worker[Any]):
 
     def room(self) -> int:
         """Jobs that may be claimed now; none while one runs alone, or waits for that."""
-        if self.event.is_set() or self._waiting_alone or self._alone is not None:
+        if self.event.is_set() or self._alone.busy:
             return 0
         return self.concurrency - len(self.runs)
 
@@ -141,8 +147,19 @@ class LaneWorker(Worker[Any]):
             log.warning("job.stale", task=run.service, record_id=run.record, fence=run.token)
         else:
             outcome = "error"
-            log.error("job.settle_failed", id=run.id, error=answer)
+            log.error("job.settle_failed", id=run.id, error=answer, again_in=SETTLE_AGAIN)
+            self._settle_later(ending)
         self._count(run.service, outcome, seconds)
+
+    def _settle_later(self, ending: Ending) -> None:
+        """The server cannot write it until somebody has repaired a key; until then the run and its result are ours."""
+        self._unwritten[ending.run.token] = ending.run
+
+        def again() -> None:
+            self._pump.add(ending)
+            del self._unwritten[ending.run.token]
+
+        asyncio.get_running_loop().call_later(SETTLE_AGAIN, again)
 
     def _count(self, task: str, outcome: str, seconds: float) -> None:
         task = task if task in self.functions else "unknown"  # what strangers enqueue makes no series of its own
@@ -152,19 +169,17 @@ class LaneWorker(Worker[Any]):
     # One run.
 
     def begin(self, run: Run) -> None:
-        """Start a claimed run; one that was taken over too often waits until it can run alone."""
-        self.runs[run.id] = run
+        """Start a claimed run; one that was taken over too often, once it can run alone."""
+        for older in self.runs.values():
+            if older.id == run.id:  # its lease had ended unheard: it is this run's now
+                older.cancel("lost")
+        self.runs[run.token] = run
         log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
-        if run.takeovers >= ALONE_AFTER and self.concurrency > 1:
-            self._waiting_alone.append(run)
-            self._start_alone()
-        else:
-            self._start(run)
+        self._alone.begin(run)
 
-    def _start_alone(self) -> None:
-        if self._alone is None and self._waiting_alone and len(self.runs) == len(self._waiting_alone):
-            self._alone = self._waiting_alone.pop(0)
-            self._start(self._alone)
+    def _hand_back(self, run: Run) -> None:
+        self.runs.pop(run.token, None)
+        self._pump.add(self._endings.released(run))
 
     def _start(self, run: Run) -> None:
         run.task = asyncio.create_task(self._carry_out(run))
@@ -172,21 +187,23 @@ class LaneWorker(Worker[Any]):
 
     async def _carry_out(self, run: Run) -> None:
         run.begun = True
+        ending: Ending | None = None
         try:
-            ending = await self._runner.carry_out(run)
+            may_go = await self._alone.announced(run)
+            ending = await self._runner.carry_out(run) if may_go else self._endings.released(run)
         except Exception as error:  # a fault of ours must not cost the job: its lease would end and it would run again
             log.exception("job.ending_failed", task=run.service, record_id=run.record)
-            ending = self._endings.quarantined(run, error)
-        if ending is not None:
-            self._pump.add(ending)
-        self.runs.pop(run.id, None)
+            ending = self._endings.unspeakable(run, error)
+        finally:
+            run.no_limit()
+            if ending is not None:
+                self._pump.add(ending)
+            self.runs.pop(run.token, None)
+            self._alone.ended(run)
+            self._pump.wake()
+        await self._runner.after(run)
         if run.task is not None:
             self.tasks.discard(run.task)
-        if run is self._alone:
-            self._alone = None
-        if self._waiting_alone:
-            self._start_alone()
-        self._pump.wake()
 
     # Upkeep.
 
@@ -198,28 +215,38 @@ class LaneWorker(Worker[Any]):
         swept = -self._sweep_every
         while not self.event.is_set():
             started = time.monotonic()
-            try:
-                orphans = started - swept >= self._sweep_every and await self._may_take_over()
-                due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs))
-                if orphans:
-                    swept = started
-                if due or taken:
-                    self._pump.wake()
-                metrics.TAKEOVERS.inc(len(taken))
-                for job_id in taken:
-                    log.warning("job.taken_over", id=job_id)
-                if orphans:
-                    await self._parked.learn()
-                await self._parked.release(self.room())
-                await self._ticks.enqueue()
-                for job_id in asked:
-                    if job_id in self.runs:
-                        await self._abort(self.runs[job_id])
-            except (RedisError, OSError):
-                pass  # the pump says so
-            except Exception:
-                log.exception("worker.upkeep_failed")
+            sweeps = started - swept >= self._sweep_every
+            if await self._quietly(self._look_after(sweeps)) and sweeps:
+                swept = started
+            await self._quietly(self._parked.release())
+            await self._quietly(self._ticks.enqueue())
             await asyncio.sleep(UPKEEP)
+
+    async def _quietly(self, step: Coroutine[Any, Any, bool | None]) -> bool:
+        """One step of the upkeep; whatever is wrong with it keeps no other from being done. False if it was not."""
+        try:
+            return await step is not False
+        except (NoConnection, NoReply, OSError):
+            return False  # the pump says so
+        except Exception:
+            if self._complain():
+                log.exception("worker.upkeep_failed")
+            return False
+
+    async def _look_after(self, sweeps: bool) -> bool:
+        """What time brings about; True if dead workers' jobs were looked for, where that was wanted."""
+        orphans = sweeps and await self._may_take_over()
+        due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs))
+        if due or taken:
+            self._pump.wake()
+        metrics.TAKEOVERS.inc(len(taken))
+        for job_id in taken:
+            log.warning("job.taken_over", id=job_id)
+        for run in [run for run in self.runs.values() if run.id in asked]:
+            await self._abort(run)
+        if orphans:
+            await self._parked.learn()
+        return orphans or not sweeps
 
     async def _abort(self, run: Run) -> None:
         """End a run as somebody wants, with the reason that was left in the stored job."""
@@ -254,17 +281,14 @@ class LaneWorker(Worker[Any]):
             if self._stopped:
                 return
             self._stopped = True
-        for run in self._waiting_alone:
-            self.runs.pop(run.id, None)
-            self._pump.add(self._endings.released(run))
-        self._waiting_alone.clear()
-        running = [run.task for run in self.runs.values() if run.task is not None]
-        if running:
-            log.info("worker.stopping", running=len(running), grace=self._grace)
-            await asyncio.wait(running, timeout=self._grace)
+        await self._pump.claim_no_more()
+        self._alone.give_up()
+        if self.runs:
+            log.info("worker.stopping", running=len(self.runs), grace=self._grace)
+            await self._until_none_runs(self._grace)
             for run in list(self.runs.values()):
                 run.cancel("shutdown")
-            await asyncio.wait(running, timeout=self._cancellation_hard_deadline_s)
+            await self._until_none_runs(self._cancellation_hard_deadline_s)
         await self._pump.close(SETTLE_AT_STOP)
         self._leases.stop()
         await end(list(self.tasks), within=self._cancellation_hard_deadline_s)
@@ -273,3 +297,8 @@ class LaneWorker(Worker[Any]):
             callbacks = [self.shutdown] if callable(self.shutdown) else self.shutdown
             for callback in callbacks:
                 await callback(self.context)
+
+    async def _until_none_runs(self, within: float) -> None:
+        tasks = [run.task for run in self.runs.values() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)

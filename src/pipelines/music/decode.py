@@ -41,23 +41,26 @@ RANGE_SECONDS = 10.0
 
 GRAPH = (
     "[0:a:0]aformat=sample_fmts=flt:channel_layouts=stereo,asplit=2[loud][down];"
-    "[loud]ebur128=framelog=quiet,anullsink;"
+    "[loud]ebur128=framelog=quiet:peak=sample,anullsink;"
     f"[down]pan=mono|c0=0.5*c0+0.5*c1,aresample={RATE},asetnsamples=n=16384:p=0[mono]"
 )
 """Larger frames on their way out spare ffmpeg's threads two thirds of their switching."""
 
 _INTEGRATED = re.compile(r"^\s+I:\s+(\S+) LUFS")
 _RANGE = re.compile(r"^\s+LRA:\s+(\S+) LU$")
+_PEAK = re.compile(r"^\s+Peak:\s+(\S+) dBFS")
 
 
 @dataclass
 class Measures:
-    """What the whole pass found. Seconds; LUFS; LU. None: not measurable, with a warning that says why."""
+    """What the whole pass found. Seconds; LUFS; LU; dBFS. None: not measurable, with a warning that says why."""
 
     duration: float = 0.0
     declared: float | None = None
     loudness: float | None = None
     loudness_range: float | None = None
+    sample_peak: float | None = None
+    """dBFS of the loudest sample of either channel; over 0 where the sound was coded beyond full scale."""
     leading_silence: float = 0.0
     trailing_silence: float = 0.0
     short: bool = False
@@ -85,11 +88,12 @@ class Decoder:
         """Finite samples in -1..1, shape (n,), at 44.1 kHz; every window but the last has the full length."""
         for block in self._stream.blocks(self._bytes):
             window = self._sane(np.frombuffer(block, dtype="<f4", count=len(block) // 4))
-            loud = np.flatnonzero(np.abs(window) > SILENCE)
-            if loud.size:
+            loud = np.abs(window) > SILENCE
+            if loud.any():
                 if self._first is None:
-                    self._first = self._samples + int(loud[0])
-                self._last = self._samples + int(loud[-1]) + 1
+                    self._first = self._samples + int(loud.argmax())
+                self._last = self._samples + window.size - int(loud[::-1].argmax())
+            del loud  # it would be there while the window is looked at
             self._samples += window.size
             yield window
         self._close_measures()
@@ -131,6 +135,8 @@ class Decoder:
             found.warnings.append(f"no-loudness: {integrated[0]:g} LUFS is silence or noise")
         else:
             found.loudness = integrated[0]
+            peaks = [float(match.group(1)) for line in lines if (match := _PEAK.match(line))]
+            found.sample_peak = peaks[0] if peaks and math.isfinite(peaks[0]) else None
             if found.duration >= RANGE_SECONDS and ranges and math.isfinite(ranges[0]):
                 found.loudness_range = ranges[0]
             if self._first is None:

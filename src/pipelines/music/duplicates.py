@@ -1,25 +1,35 @@
-"""Which files of a library are one recording. The hub asks, so there is no numeric library here.
-
-Candidates come from an inverted index of keys, and only they are compared: the cost grows with the number of
-likenesses, not with the square of the library.
-"""
+"""Which files of a library are one recording, and which copy of it is the best to keep."""
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import combinations, groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.music.prints import compare, decode_items, is_telling
+from pipelines.music.prints import decode_items
 
-INDEX_BITS, SAMPLE = 24, 4
-"""Keys are the top 24 bits of items; of these every fourth is indexed, chosen by its own value so that copies choose
-alike. Copies of real tracks shared over half of their sampled keys, whatever was done to them."""
+LOSSLESS = frozenset(
+    {
+        "flac",
+        "alac",
+        "ape",
+        "wavpack",
+        "wv",
+        "tta",
+        "trueaudio",
+        "optimfrog",
+        "tak",
+        "mlp",
+        "truehd",
+        "shorten",
+        "als",
+        "ofr",
+    }
+)
+"""Codecs that keep every bit, as ffmpeg and tags name them; so do all that begin with `pcm`, `wav`, `aif`, `dsd`."""
 
-CROWD = 50
-"""A key that more prints share says nothing, and would make the search quadratic."""
+LONGER = 1.0
+"""Seconds by which one copy must be longer than another for that to count: encoders pad by parts of a second."""
 
 
 class PrintLike(Protocol):
@@ -37,45 +47,83 @@ class PrintLike(Protocol):
 def duplicate_groups(prints: Mapping[str, PrintLike]) -> list[list[str]]:
     """Names of files that hold the same bytes or the same recording, in groups of two and more.
 
-    Groups and names are sorted, so that the answer does not depend on the order of `prints`.
+    Groups and names are sorted, so that the answer does not depend on the order of `prints`. Imports numpy.
     """
-    leader = {name: name for name in prints}
+    import numpy as np
+
+    from pipelines.music.print_index import PrintIndex
+    from pipelines.music.relations import SAME
+
+    index = PrintIndex()
+    pairs: list[tuple[str, str]] = []
+    first: dict[str, str] = {}
+    for name in sorted(prints):
+        leader = first.setdefault(prints[name].sha256 or name, name)
+        if leader != name:
+            pairs.append((leader, name))
+            continue
+        links = index.admit(name, np.array(decode_items(prints[name].raw), dtype=np.uint32))
+        pairs += [(index.name(link.other), name) for link in links if link.kind == SAME]
+    return joined(pairs)
+
+
+def joined(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Groups of what any chain of pairs connects; groups and members are sorted."""
+    leader: dict[str, str] = {}
 
     def find(name: str) -> str:
+        leader.setdefault(name, name)
         while leader[name] != name:
             leader[name] = leader[leader[name]]
             name = leader[name]
         return name
 
-    first: dict[str, str] = {}
-    for name in sorted(prints):
-        leader[name] = first.setdefault(prints[name].sha256 or name, name)
-    items = {name: decode_items(prints[name].raw) for name in first.values()}
-    for one, other in _candidates({name: found for name, found in items.items() if is_telling(found)}):
-        if find(one) != find(other) and compare(items[one], items[other]).same:
-            leader[find(other)] = find(one)
+    for one, other in pairs:
+        leader[find(other)] = find(one)
     groups: dict[str, list[str]] = {}
-    for name in sorted(prints):
+    for name in sorted(leader):
         groups.setdefault(find(name), []).append(name)
     return sorted(group for group in groups.values() if len(group) > 1)
 
 
-def _candidates(items: Mapping[str, array[int]]) -> Iterator[tuple[str, str]]:
-    """Pairs that share 3 keys and 2 % of the keys of the one with fewer; the likeliest first."""
-    names = list(items)
-    postings: list[int] = []
-    sizes: list[int] = []
-    for number, name in enumerate(names):
-        keys = {item >> (32 - INDEX_BITS) for item in items[name]}
-        sampled = [key for key in keys if key % SAMPLE == 0]
-        sizes.append(len(sampled))
-        postings += [key << 32 | number for key in sampled]
-    postings.sort()
-    shared: Counter[tuple[int, int]] = Counter()
-    for _, group in groupby(postings, key=lambda posting: posting >> 32):
-        together = [posting & 0xFFFFFFFF for posting in group]
-        if 1 < len(together) <= CROWD:
-            shared.update(combinations(together, 2))
-    for (one, other), n in shared.most_common():
-        if n >= max(3, 0.02 * min(sizes[one], sizes[other])):
-            yield names[one], names[other]
+@dataclass(frozen=True)
+class Copy:
+    """What speaks for or against keeping one file. None: not known."""
+
+    path: str
+    whole: bool = True
+    """False where clearly less decodes than the file declares."""
+    codec: str | None = None
+    duration: float | None = None
+    """Seconds that decode."""
+    bit_rate: int | None = None
+    """bit/s."""
+
+    @property
+    def lossless(self) -> bool:
+        """True if the codec keeps every bit. What was lost before that, nobody can tell from here."""
+        codec = (self.codec or "").lower()
+        return codec in LOSSLESS or codec.startswith(("pcm", "wav", "aif", "dsd", "flac", "monkey"))
+
+
+def best_copy(copies: Sequence[Copy]) -> tuple[int, str]:
+    """(place of the one to keep, the reason): each rule leaves those that pass it, until one is left.
+
+    1. `whole`: one that decodes to its end before one that does not
+    2. `lossless` before lossy
+    3. `longest`: more than a second longer than all that fall out
+    4. the higher `bit rate`
+    5. `equal`: the first path in the alphabet, so that the answer is always the same
+    """
+    rules: tuple[tuple[str, Callable[[Copy, Sequence[Copy]], bool]], ...] = (
+        ("whole", lambda copy, _: copy.whole),
+        ("lossless", lambda copy, _: copy.lossless),
+        ("longest", lambda copy, all_: (copy.duration or 0) >= max(other.duration or 0 for other in all_) - LONGER),
+        ("bit rate", lambda copy, all_: (copy.bit_rate or 0) >= max(other.bit_rate or 0 for other in all_)),
+    )
+    left = list(copies)
+    for reason, passes in rules:
+        left = [copy for copy in left if passes(copy, left)] or left
+        if len(left) == 1:
+            return copies.index(left[0]), reason
+    return copies.index(min(left, key=lambda copy: copy.path)), "equal"

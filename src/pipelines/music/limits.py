@@ -16,9 +16,9 @@ MOST_AUDIO = 24 * 3600
 """Seconds of sound that one file may decode to; more is a bomb, or a stream that never ends."""
 
 
-def analyze_seconds(payload: FilePayload) -> float:
-    """120 s, and 60 s for each MB."""
-    return min(LONGEST, 120 + payload.size / 1e6 * 60)
+def analyze_seconds(payload: FilePayload, *, models: bool = False) -> float:
+    """120 s, and 60 s for each MB; four times that where models listen."""
+    return min(LONGEST, (4 if models else 1) * (120 + payload.size / 1e6 * 60))
 
 
 def decode_seconds(payload: FilePayload) -> float:

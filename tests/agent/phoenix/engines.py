@@ -175,7 +175,7 @@ class Lanes:
         )
 
     async def take(self, queue: Any, who: str) -> Held | None:
-        _, runs = await queue.step(who, "", 1)
+        _, runs, _ = await queue.step(who, "", 1)
         if not runs:
             return None
         (run,) = runs
@@ -198,7 +198,7 @@ class Lanes:
     async def finish(self, queue: Any, held: Held, result: Any) -> bool:
         assert held.run is not None
         ending = Endings(queue, "w", outbox=True).done(held.run, Result(result))
-        ((answer,), _) = await queue.step("w", "", 0, [ending])
+        ((answer,), *_) = await queue.step("w", "", 0, [ending])
         return bool(answer == "settled")
 
     async def retry(self, queue: Any, held: Held) -> None:

@@ -197,7 +197,7 @@ async def test_what_plain_workers_left_is_put_back_first_in_line(redis: Redis) -
     assert await plain.dequeue(timeout=1) is not None
     assert await take_over_queue(ours) == 1
     assert await ours.count("active") == 0
-    _, runs = await ours.step("w", "meta", 3)
+    _, runs, _ = await ours.step("w", "meta", 3)
     assert [run.record for run in runs] == ["0", "1", "2"]
 
 

@@ -99,6 +99,20 @@ async def test_every_end_of_a_run_is_recorded_with_its_outcome(
     assert await bench.redis.exists(keys.lock_key("wish", "7")) == 0
 
 
+async def test_what_a_child_says_is_the_jobs_progress_while_it_runs(bench: Bench) -> None:
+    running = asyncio.create_task(bench.run(do="child-say", seconds=1.5))
+    seen: set[tuple[float, str]] = set()
+    async with asyncio.timeout(30):
+        while not running.done():
+            job = await bench.queue.job("wish:7")
+            if job is not None and job.status == Status.ACTIVE and job.progress:
+                seen.add((round(job.progress, 2), str(job.meta["note"])))
+                assert job.started
+            await asyncio.sleep(0.05)
+    assert (await running).status == Status.COMPLETE
+    assert seen & {(0.33, "step 1"), (0.67, "step 2"), (1.0, "step 3")}
+
+
 async def test_the_marker_is_readable_json(bench: Bench) -> None:
     await bench.run()
     marker = json.loads(await bench.redis.get("processed:wish:7") or b"null")
@@ -192,3 +206,53 @@ async def test_parts_go_out_in_order_before_the_end(bench: Bench) -> None:
     entries = await bench.outbox()
     assert [entry.get("part") for entry in entries] == [0, 1, None]
     assert [entry["result"]["text"] for entry in entries] == ["one", "two", "parts"]
+
+
+def strict(text: bytes | str | None) -> Any:
+    """As whoever reads JSON elsewhere does: NaN and the infinities are no part of it."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text or b"null", parse_constant=refuse)
+
+
+async def test_a_number_that_json_has_not_becomes_null_and_the_rest_is_kept(bench: Bench) -> None:
+    for _ in ("run", "answered"):
+        job = await bench.run(do="nan")
+        assert job.status is Status.COMPLETE
+        expected = {"text": "NaN", "loudness": None, "extra": [None, {"peak": None}], "outcome": "done", "reason": None}
+        assert job.result == expected
+        assert strict(await bench.redis.get(keys.marker_key("wish", "7")))["result"] == expected
+        assert strict(await bench.redis.get(job.id))["result"] == expected
+    assert [strict(fields[b"entry"])["result"] for _, fields in await bench.redis.xrange(outbox_key(QUEUE))] == [
+        expected
+    ] * 2
+
+
+async def test_a_result_that_json_cannot_hold_is_quarantined_with_its_reason(bench: Bench) -> None:
+    assert (await bench.run(do="bytes")).status is Status.FAILED
+    (letter,) = await bench.letters("phoenix:wish:quarantine")
+    assert "its result is not JSON" in letter["error"]
+
+
+@pytest.mark.parametrize("do", ["leak", "leak-partial", "leak-lost"])
+async def test_no_reason_that_is_recorded_holds_a_secret(bench: Bench, do: str) -> None:
+    job = await bench.run(do=do)
+    (entry,) = await bench.outbox()
+    assert "api_key=[redacted]" in entry["reason"]
+    letters = await bench.letters(keys.dead_letters_key("wish"))
+    marker = await bench.redis.get(keys.marker_key("wish", "7"))
+    assert "hunter2" not in json.dumps([entry, letters, job.to_dict()]) + str(marker)
+
+
+async def test_arguments_that_are_no_object_are_quarantined(bench: Bench) -> None:
+    job_id = bench.queue.job_id("wish:7")
+    job = {"function": "wish", "queue": QUEUE, "key": "wish:7", "kwargs": [1], "status": "queued"}
+    await bench.redis.set(job_id, json.dumps(job))
+    await bench.redis.zadd(keys.incomplete_key(QUEUE), {job_id: 0})
+    await bench.redis.rpush(keys.queued_key(QUEUE), job_id)
+    async with asyncio.timeout(10):
+        while not (letters := await bench.letters("phoenix:wish:quarantine")):
+            await asyncio.sleep(0.02)
+    assert "bad-payload: kwargs is a list" in letters[0]["error"]

@@ -19,7 +19,8 @@ ALL = "".join(text(script) for script in PARTS)
         keys.lock_key("", "").rstrip(":"),
         keys.marker_key("", "").rstrip(":"),
         keys.parked_key(""),
-        keys.deaths_key(""),
+        keys.ended_key(""),
+        keys.PROBES,
         keys.JOB_PREFIX,
     ],
 )

@@ -75,6 +75,8 @@ class Machine(RuleBasedStateMachine):
         self.producer = RedisQueue(self.redis, name=NAME)
         self.now = 1_800_000_000_000  # ms
         self.held: list[tuple[str, Run]] = []
+        self.unheard_of: list[tuple[str, Run]] = []  # claimed, and the answer was lost
+        self.given_up: set[str] = set()  # tokens of runs that ended without a marker
         self.owner_of: dict[str, Run] = {}  # record -> the run whose token counts, as the model sees it
         self.lease: dict[str, int] = {}  # record -> ms
         self.place: dict[str, str] = {}
@@ -87,18 +89,20 @@ class Machine(RuleBasedStateMachine):
     def set_clock(self) -> None:
         self.call(self.redis.set("test:clock", self.now * 1000))
 
-    @rule(record=st.sampled_from(RECORDS), new_version=st.booleans())
-    def enqueue(self, record: str, new_version: bool) -> None:
+    @rule(record=st.sampled_from(RECORDS), new_version=st.booleans(), seconds=st.sampled_from([0, 0, 30]))
+    def enqueue(self, record: str, new_version: bool, seconds: int) -> None:
         if record not in self.place:
             self.version[record] += new_version
-        job = self.call(self.producer.enqueue("task", key=f"task:{record}", version=str(self.version[record])))
+        when = self.now // 1000 + seconds if seconds else 0
+        version = str(self.version[record])
+        job = self.call(self.producer.enqueue("task", key=f"task:{record}", version=version, scheduled=when))
         assert (job is None) == (record in self.place)
         if job is not None:
-            self.place[record] = "queued"
+            self.place[record] = "planned" if seconds else "queued"
 
-    @rule(owner=st.sampled_from(OWNERS), n=st.integers(1, 3))
-    def claim(self, owner: str, n: int) -> None:
-        _, runs = self.call(self.queue.step(owner, "meta", n))
+    @rule(owner=st.sampled_from(OWNERS), n=st.integers(1, 3), heard=st.sampled_from([True, True, True, False]))
+    def claim(self, owner: str, n: int, heard: bool) -> None:
+        _, runs, _ = self.call(self.queue.step(owner, "meta", n))
         for run in runs:
             assert self.place[run.record] == "queued"
             before = self.owner_of.get(run.record)
@@ -106,7 +110,7 @@ class Machine(RuleBasedStateMachine):
             self.place[run.record] = "running"
             self.owner_of[run.record] = run
             self.lease[run.record] = self.now + LEASE_MS
-            self.held.append((owner, run))
+            (self.held if heard else self.unheard_of).append((owner, run))
             run.job = self.queue.deserialize(run.text)
 
     def owns(self, run: Run) -> bool:
@@ -122,7 +126,7 @@ class Machine(RuleBasedStateMachine):
         mine = self.owns(run)
         ending = Endings(self.queue, owner, outbox=True).done(run, Result("well"))
         resent = run.token in [token for tokens in self.recorded.values() for token in tokens[-1:]]
-        ((answer,), _) = self.call(self.queue.step(owner, "meta", 0, [ending]))
+        ((answer,), *_) = self.call(self.queue.step(owner, "meta", 0, [ending]))
         if mine:
             assert answer == "settled"
             del self.place[run.record]
@@ -131,7 +135,7 @@ class Machine(RuleBasedStateMachine):
             assert run.job.kwargs is not None
             self.recorded.setdefault(f"{run.record}/{run.job.kwargs['version']}", []).append(run.token)
             if again:  # the reply was lost: the client sends it once more
-                ((repeated,), _) = self.call(self.queue.step(owner, "meta", 0, [ending]))
+                ((repeated,), *_) = self.call(self.queue.step(owner, "meta", 0, [ending]))
                 assert repeated == "settled"
         elif not resent:
             assert answer == "stale"
@@ -148,8 +152,9 @@ class Machine(RuleBasedStateMachine):
             "release": lambda: endings.released(run),
             "park": lambda: endings.parked(run, "store"),
         }[kind]()
-        ((answer,), _) = self.call(self.queue.step(owner, "meta", 0, [ending]))
-        assert answer == ("settled" if mine else "stale")
+        ((answer,), *_) = self.call(self.queue.step(owner, "meta", 0, [ending]))
+        assert answer == ("settled" if mine or run.token in self.given_up else "stale")
+        self.given_up |= {run.token} if mine else set()
         if mine and run.record in self.asked:
             self.asked.remove(run.record)
             del self.place[run.record]
@@ -166,6 +171,30 @@ class Machine(RuleBasedStateMachine):
         if self.owns(run):
             self.lease[run.record] = self.now + LEASE_MS
 
+    @precondition(lambda self: self.held)
+    @rule(index=st.integers(0, 50))
+    def run_alone(self, index: int) -> None:
+        _, run = self.end(index)
+        assert self.call(self.queue.alone(run)) == self.owns(run)
+
+    @rule(owner=st.sampled_from(OWNERS))
+    def unheard(self, owner: str) -> None:
+        known = [run.token for of, run in self.held if of == owner]
+        found = {run.record for of, run in self.unheard_of if of == owner and self.owns(run)}
+        assert self.call(self.queue.unheard(owner, known)) == len(found - self.asked)
+        for record in found & self.asked:
+            self.asked.remove(record)
+            del self.place[record]
+        for record in found & self.place.keys():
+            self.place[record] = "queued"
+
+    @rule()
+    def hurry(self) -> None:
+        failed = {record for record, place in self.place.items() if place == "scheduled"}
+        assert self.call(self.queue.hurry()) == len(failed)
+        for record in failed:
+            self.place[record] = "queued"
+
     @rule(ms=st.integers(1, 40_000))
     def time_passes(self, ms: int) -> None:
         self.now += ms
@@ -173,7 +202,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        scheduled = {record for record, place in self.place.items() if place == "scheduled"}
+        scheduled = {record for record, place in self.place.items() if place in ("scheduled", "planned")}
         _, taken, _ = self.call(self.queue.upkeep(orphans=True, aborts=False))
         expected = {r for r, place in self.place.items() if place == "running" and self.lease[r] <= self.now}
         assert {job_id.rsplit(":", 1)[1] for job_id in taken} == expected - self.asked
@@ -230,7 +259,7 @@ class Machine(RuleBasedStateMachine):
                 # An aborted job may leave its id in a list; it is skipped there.
                 assert (due == 0 and job_id in queued) == (place == "queued")
                 assert (due >= keys.FAR_FUTURE and job_id in parked) == (place == "parked")
-                assert (0 < due < keys.FAR_FUTURE) == (place == "scheduled")
+                assert (0 < due < keys.FAR_FUTURE) == (place in ("scheduled", "planned"))
 
     @invariant()
     def only_the_owners_results_were_recorded_and_each_once(self) -> None:

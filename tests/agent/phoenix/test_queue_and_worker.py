@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -13,13 +14,15 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from saq.job import CronJob, Status
 from saq.queue.base import JobError
 from saq.queue.redis import RedisQueue
 
 from agent.phoenix import keys
 from agent.phoenix.breaker import Breakers
-from agent.phoenix.endings import CircuitHeld
+from agent.phoenix.endings import CircuitHeld, Endings, Result
+from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import ForeignWorker, JobIsRunning, LaneQueue
 from pipelines.errors import RecordNotFoundError
 from tests.agent.phoenix.engines import NAME, Lanes, Misplaced, Note, Saq, over, processes, running, until
@@ -181,6 +184,28 @@ def start() -> Iterator[Any]:
         yield starts
 
 
+async def test_a_plain_producers_abort_ends_what_waits_and_leaves_what_runs_alone(
+    queue: LaneQueue, redis: Redis
+) -> None:
+    """It says WRONGTYPE in either case: our running jobs are no list. LaneQueue's abort ends both."""
+    await queue.sweep()  # as a worker does
+    plain = RedisQueue(redis, name=queue.name)
+    waiting = await plain.enqueue("work", key="work:waits")
+    assert waiting is not None
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await waiting.abort("not wanted")
+    assert (await queue.count("queued"), await queue.count("incomplete")) == (0, 0)
+    running = await plain.enqueue("work", key="work:runs")
+    assert running is not None
+    _, (run,), _ = await queue.step("w", "", 1)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await running.abort("not wanted")
+    run.job = queue.deserialize(run.text)
+    answers, *_ = await queue.step("w", "", 0, [Endings(queue, "w", outbox=True).done(run, Result("done"))])
+    assert answers == ["settled"]
+    assert await redis.xlen(outbox_key(queue.name)) == 1
+
+
 async def test_a_plain_worker_on_a_lanes_queue_is_refused_with_the_reason(
     queue: LaneQueue, valkey_url: str, tmp_path: Path, start: Any
 ) -> None:
@@ -219,31 +244,85 @@ async def per_second(redis: Redis, seconds: float) -> float:
     return (await commands(redis) - before - 1) / (time.monotonic() - started)
 
 
-async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_nearly_nothing(redis: Redis) -> None:
-    async def work(context: Any) -> None:
-        raise CircuitHeld("store")
+async def naming(redis: Redis, *words: str, seconds: float) -> list[str]:
+    """The commands of some seconds that name one of `words`, and all that the scripts among them call."""
+    found: list[str] = []
+    caused = False
+    with contextlib.suppress(TimeoutError):
+        async with redis.monitor() as monitor, asyncio.timeout(seconds):
+            while True:
+                said = await monitor.next_command()
+                if said["client_type"] != "lua":  # a script's calls follow it directly
+                    caused = any(word in said["command"] for word in words)
+                if caused:
+                    found.append(said["command"])
+    return found
+
+
+async def hold_a_thousand(queue: LaneQueue, circuit: str) -> None:
+    """Enqueue jobs that lean on an open circuit, until all of them are parked."""
+    await Breakers(queue.scripts, queue.redis).force(circuit, "open", "a test")
+    await asyncio.gather(*(queue.enqueue("work", key=f"work:held-{n}", circuit=circuit) for n in range(1_000)))
+
+    async def held() -> bool:
+        return int(await queue.redis.llen(keys.parked_key(circuit))) == 1_000
+
+    assert await until(held, 30)
+
+
+async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_less_than_a_command_a_second(
+    redis: Redis,
+) -> None:
+    async def work(context: Any, circuit: str) -> None:
+        raise CircuitHeld(circuit)
 
     queues = [LaneQueue(redis, name=f"lane-{number}") for number in range(4)]
     workers = [lanes.worker(queue, [("work", work)], lane_options={"sweep": 5.0}) for queue in queues]
     async with running(*workers):
         await asyncio.sleep(2)
         idle = await per_second(redis, 10)
-        await Breakers(queues[0].scripts, redis).force("store", "open", "a test")
-        await asyncio.gather(*(queues[0].enqueue("work", key=f"work:{number}") for number in range(1_000)))
-        assert await until(lambda: parked(redis), 20)
+        await hold_a_thousand(queues[0], "held-store")
         await asyncio.sleep(1)
-        looks = await calls(redis, "hmget")
-        held = await per_second(redis, 10)
-        looks = await calls(redis, "hmget") - looks
-    logging.getLogger("figures").warning("commands/s: idle %.1f, with 1,000 parked jobs %.1f", idle, held)
+        caused = await naming(redis, "held-", seconds=12)
+    logging.getLogger("figures").warning("commands/s: idle %.1f, for 1,000 parked jobs %.2f", idle, len(caused) / 12)
     assert idle <= 18
-    assert looks * 3 / 10 < 1, "a look at a circuit is EVALSHA, TIME and HMGET"
-    assert held - idle < 3, "and nothing else grows; what falls into ten seconds differs by one or two a second"
+    assert caused, "somebody looks whether the circuit lets them through"
+    assert len(caused) / 12 < 1, caused
 
 
-async def calls(redis: Redis, command: str) -> int:
-    return int((await redis.info("commandstats")).get(f"cmdstat_{command}", {"calls": 0})["calls"])
+async def test_a_hundred_other_jobs_of_a_lane_hardly_feel_a_thousand_that_are_held(redis: Redis) -> None:
+    """p95 from enqueue to the end at most twice the idle one; a busy machine gets three tries."""
+    ended: dict[str, float] = {}
 
+    async def work(context: Any, circuit: str = "") -> None:
+        if circuit:
+            raise CircuitHeld(circuit)
+        ended[context["job"].key] = time.monotonic()
 
-async def parked(redis: Redis) -> bool:
-    return int(await redis.llen(keys.parked_key("store"))) == 1_000
+    async def p95(queue: LaneQueue, name: str) -> float:
+        began: dict[str, float] = {}
+        for number in range(100):
+            key = f"work:{name}-{number}"
+            began[key] = time.monotonic()
+            await queue.enqueue("work", key=key)
+            await asyncio.sleep(0.005)
+
+        async def all_ended() -> bool:
+            return began.keys() <= ended.keys()
+
+        assert await until(all_ended, 30)
+        return sorted(ended[key] - began[key] for key in began)[94]
+
+    figures = []
+    for attempt in range(3):
+        queue = LaneQueue(redis, name=f"lane-{attempt}")
+        async with running(lanes.worker(queue, [("work", work)], lane_options={"sweep": 5.0})):
+            await p95(queue, f"warm-{attempt}")
+            idle = await p95(queue, f"idle-{attempt}")
+            await hold_a_thousand(queue, f"store-{attempt}")
+            held = await p95(queue, f"beside-{attempt}")
+        figures.append((round(1000 * idle, 1), round(1000 * held, 1)))
+        if held <= 2 * idle:
+            break
+    logging.getLogger("figures").warning("p95 in ms, idle and beside 1,000 parked jobs: %s", figures)
+    assert held <= 2 * idle, figures

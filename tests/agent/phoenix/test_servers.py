@@ -62,14 +62,14 @@ async def test_each_way_in_which_a_run_may_end(queue: LaneQueue, redis: Redis) -
     endings = Endings(queue, "w", outbox=True)
     for number in range(6):
         assert await queue.enqueue("work", key=f"work:{number}")
-    _, runs = await queue.step("w", "", 6)
+    _, runs, _ = await queue.step("w", "", 6)
     for run in runs:
         run.job = queue.readable(run.text)
         run.attempts = 1
     done, failed, released, parked, buried, bad = runs
     assert [int(run.token) - int(done.token) for run in runs] == list(range(6))
     later = endings.retried(failed, ValueError("failed"))
-    answers, _ = await queue.step(
+    answers, *_ = await queue.step(
         "w",
         "",
         0,
@@ -96,7 +96,7 @@ async def test_each_way_in_which_a_run_may_end(queue: LaneQueue, redis: Redis) -
     assert await redis.pttl(keys.marker_key("work", "0")) > 0
     assert await queue.hurry() == 1
     assert await queue.unpark("store", 10) == 1
-    _, again = await queue.step("w", "", 9)
+    _, again, _ = await queue.step("w", "", 9)
     assert sorted(run.record for run in again) == ["1", "2", "3"]
     entries = await redis.xlen(outbox_key(NAME))
     assert (await queue.step("w", "", 0, [endings.done(done, Result({"n": 2}))]))[0] == ["settled"], "sent again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.agent.phoenix.engines import Lanes, Misplaced, Note, Saq
 
 
 async def work(context: Any, *, note: str, seconds: float = 0.0, how: str = "sleep") -> str:
-    """Sleep, or `hang` the first time, or `block` the event loop the first time."""
+    """Sleep, or `hang` the first time, or `block` the event loop the first time; or `die`, or `wait` for `go`."""
     page = Note(Path(note))
     first = not page.lines("start")
     page.write("start")
@@ -28,8 +29,13 @@ async def work(context: Any, *, note: str, seconds: float = 0.0, how: str = "sle
             page.write("beat")
     elif how == "hang" and first:
         await asyncio.sleep(600)
+    elif how == "wait":
+        while not page.lines("go"):
+            await asyncio.sleep(0.05)
     else:
         await asyncio.sleep(seconds)
+    if how == "die":
+        os._exit(9)
     page.write("end")
     return "first" if first else "later"
 

@@ -34,6 +34,25 @@ function showOthers(status) {
   }
 }
 
+const MOST_NOW = 6;
+
+// What says how far it is: a long set is seen to move.
+function showNow(status) {
+  const rows = status.active.filter((job) => job.note && job.progress < 1).slice(0, MOST_NOW);
+  const items = rows.map((job) => {
+    const item = document.createElement("li");
+    const bar = document.createElement("progress");
+    bar.value = job.progress;
+    const name = job.path.split("/").pop();
+    bar.setAttribute("aria-label", name);
+    const text = document.createElement("span");
+    text.textContent = `${name}, ${job.note}`;
+    item.append(text, bar);
+    return item;
+  });
+  document.getElementById("now").replaceChildren(...items);
+}
+
 // Whether a reload would take something from somebody's hands: a filter has the focus, or is not as it was sent.
 function isTyping() {
   const fields = [...document.querySelectorAll("form input")];
@@ -77,6 +96,7 @@ async function refresh() {
       const status = await response.json();
       showLanes(status);
       showOthers(status);
+      showNow(status);
       showNews(status);
       text = stateOf(status);
       await showOverview();

@@ -15,6 +15,6 @@ if till and tonumber(till) > math.floor(clock() / 1000) then
 end
 local job = redis.call('GET', id)
 local service = job and service_of(job)
-if till and service then redis.call('DEL', 'lock:' .. service .. ':' .. record_of(id, ARGV[1])) end
+if till and service then redis.call('DEL', lock_key(service, record_of(id, ARGV[1]))) end
 end_aborted(keys, id, ARGV[3], ARGV[4])
 return 'aborted'

@@ -14,5 +14,6 @@ end
 -- A stored job as it is after that, where it was asked for while the job ran.
 local ABORTED_VISIBLE = 600000
 local function aborted_text(job, now)
+    if not last_brace(job) then return job end
     return string.sub(restated(job, 'aborted', 0, now, ''), 1, -2) .. ', "completed": ' .. decimal(now) .. '}'
 end

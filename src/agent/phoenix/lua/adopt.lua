@@ -5,6 +5,8 @@
 
 local keys = queue_keys()
 if redis.call('TYPE', keys.active).ok ~= 'list' then return 0 end
+demand(keys.queued, 'list')
+demand(keys.incomplete, 'zset')
 local ids = redis.call('LRANGE', keys.active, 0, -1)
 redis.call('DEL', keys.active)
 local moved = 0

@@ -7,7 +7,8 @@
 --         'force'  'open' | 'closed' | 'none', reason       -> {state, epoch}
 --         'look'                        -> {state, epoch, failures, successes, opened at (ms), forced, reason, probes}
 -- Invariant: an outcome counts only in the epoch that it was asked in; each change of state begins a new epoch. At
--- most `probes` permits are out while half open, each with an end, so that a killed prober wedges nothing.
+-- most `probes` permits are out, whatever epoch they are of, and none is given but while half open. Each has an end, so
+-- that a killed prober wedges nothing; while its run holds its lease, the permit of a run lives on (renew.lua).
 
 local op, circuit = ARGV[1], ARGV[2]
 local now = math.floor(clock() / 1000)
@@ -23,7 +24,10 @@ local open_for = tonumber(ARGV[4])
 local function become(state)
     c.state, c.failures, c.successes, c.epoch = state, 0, 0, c.epoch + 1
     if state == 'open' then c.opened = now end
-    redis.call('DEL', KEYS[2])
+end
+
+local function return_permit(owner)
+    if redis.call('ZREM', KEYS[2], owner) == 1 then redis.call('HDEL', PROBES, owner) end
 end
 
 local function store()
@@ -53,18 +57,19 @@ if op == 'ask' then
     if c.forced == 'closed' or (c.forced == 'none' and c.state == 'closed') then return {'pass', c.epoch} end
     if c.forced == 'open' then return {'hold', -1} end
     if c.state == 'open' then return {'hold', c.opened + open_for - now} end
-    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do return_permit(owner) end
     if redis.call('ZSCORE', KEYS[2], ARGV[8]) then return {'pass', c.epoch} end
     if redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[6]) then
         local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
         return {'hold', tonumber(first[2]) - now}
     end
     redis.call('ZADD', KEYS[2], now + tonumber(ARGV[7]), ARGV[8])
+    redis.call('HSET', PROBES, ARGV[8], circuit)
     return {'pass', c.epoch}
 end
 
 -- tell
-redis.call('ZREM', KEYS[2], ARGV[8])
+return_permit(ARGV[8])
 if tonumber(ARGV[9]) ~= c.epoch or c.forced ~= 'none' or ARGV[10] == 'void' then return {c.state, c.epoch} end
 local before = c.failures + c.successes
 if ARGV[10] == 'ok' then

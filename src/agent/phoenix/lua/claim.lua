@@ -1,121 +1,87 @@
 -- claim.lua: take up to n jobs from the head of a queue, each with a lock, a token and a lease.
 -- In   keys of the queue, job id prefix, worker, lease (ms), lane, n
 -- Out  a list of {id, job, service, record id, token, marker or false, deaths or false}; service is '' for a job
---      whose text gives none, and then there is no lock
--- Invariant: an id leaves the queued list only as it enters another place, or because it is in another already.
--- Everything is looked at first and written last: a read that fails changes nothing.
+--      whose text gives none, and then there is no lock. And whether it stopped before it had seen all of the queue.
+-- Invariant: an id leaves the queued list only once it is in another place, or because it is in another already.
+-- What may not be taken (paused, aborted, its record runs elsewhere) never keeps what is behind it from being taken.
 
 local LOCKED_ELSEWHERE = 2     -- seconds until a job whose record somebody else runs is looked at again
-local FAR_FUTURE = 4102444800  -- due when something other than the clock releases it (2100-01-01)
 
--- The task's name of a stored job, or nil. SAQ writes it first; cjson is only asked where somebody else did not,
--- because it refuses lone surrogates, which names of files may hold.
-local function service_of(job)
-    local name = string.match(job, '^%s*{%s*"function"%s*:%s*"([^"\\]+)"')
-    if name then return name end
-    local ok, decoded = pcall(cjson.decode, job)
-    if ok and type(decoded) == 'table' and type(decoded['function']) == 'string' then
-        return decoded['function']
+local CHUNK = 100        -- ids that are looked at together
+local SCAN = 1000        -- ids that one claim looks at at most
+local BYTES = 4194304    -- of jobs and markers in one answer, at most; a larger one travels alone
+
+-- An id that is not taken now: where it waits instead. `queued` is the one place that it leaves.
+local function pass_over(keys, fact, paused, now)
+    if not fact.job then
+        vanished(keys, fact.id)
+        return
     end
-    return nil
+    local list = 'paused:' .. fact.service
+    if paused[fact.service] and type(redis.pcall('RPUSH', parked_key(list), fact.id)) == 'number' then
+        redis.call('SADD', keys.parked_on, list)
+        redis.call('ZADD', keys.incomplete, FAR_FUTURE, fact.id)
+    else
+        redis.call('ZADD', keys.incomplete, math.floor(now / 1000) + LOCKED_ELSEWHERE, fact.id)
+    end
 end
 
--- What follows the first colon of a job's key; the whole key where there is none.
-local function record_of(id, prefix)
-    local key = string.sub(id, #prefix + 1)
-    return string.match(key, '^[^:]*:(.+)$') or key
-end
-
--- Calls a command for many keys or members at once.
-local function of_all(command, items, ...)
-    local call = {command, ...}
-    for _, item in ipairs(items) do call[#call + 1] = item end
-    return redis.call(unpack(call))
-end
-
--- The ids at the head of the queue, each once, that are not elsewhere already; and how many were looked at.
-local function at_head(keys, n)
-    local found = redis.call('LRANGE', keys.queued, 0, n - 1)
-    if #found == 0 then return {}, 0 end
-    local due = of_all('ZMSCORE', found, keys.incomplete)
-    local running = of_all('ZMSCORE', found, keys.active)
-    local ids, seen = {}, {}
-    for at, id in ipairs(found) do
-        if due[at] and tonumber(due[at]) == 0 and not running[at] and not seen[id] then
-            seen[id] = true
-            ids[#ids + 1] = id
-        end
+-- A lock, a token and a lease for one job, for MSET and ZADD; and what the worker is told.
+local function take(fact, name, worker, now, till, texts, leases)
+    if fact.service ~= '' then
+        texts[#texts + 1] = fact.lock_key
+        texts[#texts + 1] = string.format('{"owner": "%s", "token": "%s", "since": %.0f, "until": %s}',
+            worker, name, now, till)
     end
-    return ids, #found
-end
-
--- What the server knows of each id: {id, job, service, record, lock_key, lock, marker, deaths}.
-local function facts_of(keys, ids, prefix)
-    if #ids == 0 then return {} end
-    local jobs, deaths = of_all('MGET', ids), of_all('HMGET', ids, keys.deaths)
-    local facts, lock_keys, marker_keys = {}, {}, {}
-    for at, id in ipairs(ids) do
-        local service, record = jobs[at] and service_of(jobs[at]) or '', record_of(id, prefix)
-        lock_keys[at] = 'lock:' .. service .. ':' .. record
-        marker_keys[at] = 'processed:' .. service .. ':' .. record
-        facts[at] = {id = id, job = jobs[at], service = service, record = record, lock_key = lock_keys[at],
-            deaths = deaths[at]}
-    end
-    local locks, markers = of_all('MGET', lock_keys), of_all('MGET', marker_keys)
-    for at, fact in ipairs(facts) do
-        fact.lock, fact.marker = locks[at], markers[at]
-    end
-    return facts
+    texts[#texts + 1] = fact.id
+    texts[#texts + 1] = restated(fact.job, 'active', now, now, worker)
+    leases[#leases + 1] = till
+    leases[#leases + 1] = fact.id
+    local known = fact.service ~= ''
+    return {fact.id, fact.job, fact.service, known and fact.record or '', name, known and fact.marker, fact.deaths}
 end
 
 local function claim(keys, prefix, worker, lease, lane, n)
-    if n < 1 then return {} end
-    local ids, looked_at = at_head(keys, n)
-    if looked_at == 0 then return {} end
+    if n < 1 then return {}, false end
+    local ids = redis.call('LRANGE', keys.queued, 0, math.min(n, CHUNK) - 1)
+    if #ids == 0 then return {}, false end
     local paused = {}
     for _, name in ipairs(redis.call('SMEMBERS', 'phoenix:paused')) do paused[name] = true end
-    if paused[lane] then return {} end
-    local facts = facts_of(keys, ids, prefix)
+    if paused[lane] then return {}, false end
     local micros = clock()
     local now = math.floor(micros / 1000)
     local token = math.max(tonumber(redis.call('GET', 'phoenix:token') or 0), micros - 1)
     local till = decimal(now + lease)
 
-    redis.call('LPOP', keys.queued, looked_at)
-    local taken, texts, leases, held = {}, {}, {}, {}
-    for _, fact in ipairs(facts) do
-        if not fact.job then
-            redis.call('ZREM', keys.incomplete, fact.id)
-            redis.call('HINCRBY', keys.counters, 'vanished', 1)
-        elseif paused[fact.service] then
-            local list = 'paused:' .. fact.service
-            redis.call('ZADD', keys.incomplete, FAR_FUTURE, fact.id)
-            redis.call('RPUSH', 'phoenix:parked:' .. list, fact.id)
-            redis.call('SADD', keys.parked_on, list)
-        elseif fact.service ~= '' and (held[fact.lock_key] or lease_end(fact.lock) > now) then
-            redis.call('ZADD', keys.incomplete, math.floor(now / 1000) + LOCKED_ELSEWHERE, fact.id)
-        else
-            token = token + 1
-            local name = decimal(token)
-            if fact.service ~= '' then
-                held[fact.lock_key] = true
-                texts[#texts + 1] = fact.lock_key
-                texts[#texts + 1] = string.format('{"owner": "%s", "token": "%s", "since": %.0f, "until": %s}',
-                    worker, name, now, till)
+    local taken, held, seen, bytes = {}, {}, 0, 0
+    while #ids > 0 and #taken < n and seen < SCAN and bytes < BYTES do
+        local due, running = of_all('ZMSCORE', ids, keys.incomplete), of_all('ZMSCORE', ids, keys.active)
+        local facts, first = facts_of(keys, ids, prefix), #taken
+        local texts, leases, looked = {}, {}, 0
+        for at, fact in ipairs(facts) do
+            if #taken == n or bytes >= BYTES then break end
+            looked = at
+            local lock = fact.service ~= '' and fact.lock_key or fact.id
+            if not due[at] or tonumber(due[at]) ~= 0 or running[at] or held[fact.id] then  -- it is elsewhere already
+            elseif not fact.job or paused[fact.service] or held[lock] or lease_end(fact.lock) > now then
+                pass_over(keys, fact, paused, now)
+                held[fact.id] = true
+            else
+                token = token + 1
+                held[lock], held[fact.id] = true, true
+                taken[#taken + 1] = take(fact, decimal(token), worker, now, till, texts, leases)
+                bytes = bytes + #fact.job + #(fact.marker or '')
             end
-            texts[#texts + 1] = fact.id
-            texts[#texts + 1] = restated(fact.job, 'active', now, now, worker)
-            leases[#leases + 1] = till
-            leases[#leases + 1] = fact.id
-            taken[#taken + 1] = {fact.id, fact.job, fact.service, fact.service ~= '' and fact.record or '', name,
-                fact.service ~= '' and fact.marker, fact.deaths}
         end
+        if #texts > 0 then
+            of_all('MSET', texts)
+            of_all('ZADD', leases, keys.active)
+        end
+        redis.call('LPOP', keys.queued, looked)
+        for at = first + 1, #taken do redis.call('PUBLISH', taken[at][1], 'active') end
+        seen = seen + looked
+        ids = #taken < n and redis.call('LRANGE', keys.queued, 0, CHUNK - 1) or {}
     end
-    if #taken > 0 then
-        of_all('MSET', texts)
-        of_all('ZADD', leases, keys.active)
-        for _, run in ipairs(taken) do redis.call('PUBLISH', run[1], 'active') end
-    end
-    redis.call('SET', 'phoenix:token', decimal(token))
-    return taken
+    if #taken > 0 then redis.call('SET', 'phoenix:token', decimal(token)) end
+    return taken, #ids > 0
 end

@@ -1,13 +1,17 @@
 -- hurry.lua: queue now what waits for its next attempt, however long it would still have to wait.
 -- KEYS  of the queue
--- ARGV  most to move
--- -> the number moved
--- What waits for something else than time (a circuit, the end of a pause) stays where it is.
+-- ARGV  ids of jobs that failed before
+-- -> the number queued
+-- What waits for something else than time (a circuit, the end of a pause), or waits no more, stays where it is.
 
 local keys = queue_keys()
-local ids = redis.call('ZRANGEBYSCORE', keys.incomplete, '(0', '(4102444800', 'LIMIT', 0, tonumber(ARGV[1]))
-for _, id in ipairs(ids) do
-    redis.call('ZADD', keys.incomplete, 0, id)
-    redis.call('RPUSH', keys.queued, id)
+local moved = 0
+for _, id in ipairs(ARGV) do
+    local due = tonumber(redis.call('ZSCORE', keys.incomplete, id) or 0)
+    if due > 0 and due < FAR_FUTURE then
+        redis.call('RPUSH', keys.queued, id)
+        redis.call('ZADD', keys.incomplete, 0, id)
+        moved = moved + 1
+    end
 end
-return #ids
+return moved

@@ -31,12 +31,46 @@ end
 local SUFFIX_BEGINS = ', "group_key": null, "status": "'
 local SUFFIX = ', "group_key": null, "status": "%a+", "started": %d+, "touched": %d+, "worker_id": "[^"]*"}$'
 
--- A stored job with another status, start and worker: its own text is kept to the letter, ours is replaced.
+-- Where the last brace of a stored job stands; nil for a text that is none. Blanks may follow it.
+local function last_brace(job)
+    local last = #job
+    while last > 0 and string.find(job, '^%s', last) do last = last - 1 end
+    return string.sub(job, last, last) == '}' and last or nil
+end
+
+-- A stored job with another status, start and worker: its own text is kept to the letter, ours is replaced. A text that
+-- is no job stays as it is.
 local function restated(job, status, started, now, worker)
+    local last = last_brace(job)
+    if not last then return job end
     local at = string.find(job, SUFFIX_BEGINS, 1, true) and string.find(job, SUFFIX)
-    local own = at and string.sub(job, 1, at - 1) or string.sub(job, 1, -2)
-    return own .. SUFFIX_BEGINS .. string.format('%s", "started": %.0f, "touched": %.0f, "worker_id": "%s"}',
-        status, started, now, worker)
+    return string.sub(job, 1, (at or last) - 1) .. SUFFIX_BEGINS
+        .. string.format('%s", "started": %.0f, "touched": %.0f, "worker_id": "%s"}', status, started, now, worker)
+end
+
+-- Whom the end of a stored job names as its worker.
+local function worker_of(job)
+    return string.match(job, ', "worker_id": "([^"]*)"}$')
+end
+
+-- Due when something other than the clock releases it (2100-01-01).
+local FAR_FUTURE = 4102444800
+
+-- Keys that a script finds out for itself, as keys.py builds them.
+local function lock_key(service, record) return 'lock:' .. service .. ':' .. record end
+local function marker_key(service, record) return 'processed:' .. service .. ':' .. record end
+local function parked_key(circuit) return 'phoenix:parked:' .. circuit end
+local PROBES = 'phoenix:probes'
+local function permits_key(circuit) return 'phoenix:breaker:' .. circuit .. ':permits' end
+local function ended_key(token) return 'phoenix:ended:' .. token end
+
+-- Raises where a key is of another type than it should be. Each key is looked at once in a script.
+local sound = {}
+local function demand(key, kind)
+    if sound[key] then return end
+    local is = redis.call('TYPE', key).ok
+    if is ~= kind and is ~= 'none' then error(key .. ' is a ' .. is .. ', not a ' .. kind .. '; rename it', 0) end
+    sound[key] = true
 end
 
 -- The keys of one queue, in the order in which every script is given them.

@@ -9,32 +9,50 @@
 --        entry    for the outbox: '', or '=' for the same text as the marker
 --        letter, list        a dead letter or a case for quarantine and where it goes, or ''; park: list is the circuit
 --        deaths   what is known of its deaths: '' as before, '-' forget them, else `takeovers:own`
--- Out  for each 'settled' | 'stale' | 'error: ...'; a settle that is sent again answers 'settled'
+-- Out  for each 'settled' | 'stale' | 'error: ...'; what is sent again answers 'settled'
 -- Invariant: marker, outbox entry, release of the lock and acknowledgement happen together or not at all. A stale
 -- owner changes nothing and is counted. A job that was asked to end is not given back. What could keep a run from being
--- written is looked at before its first write, so that it spoils neither itself nor the others.
+-- written is looked at before the first write of any, so that it spoils neither itself nor the others.
 
-local sound = {}  -- keys that were looked at in this script
+local LONGEST = 1e15         -- ms; later ends do not fit the server's clock
+local REMEMBERED = 300000   -- ms for which an end that leaves no marker is known, should its answer be lost
 
-local function demand(key, kind)
-    if sound[key] then return end
-    local is = redis.call('TYPE', key).ok
-    if is ~= kind and is ~= 'none' then error(key .. ' is a ' .. is .. ', not a ' .. kind .. '; rename it', 0) end
-    sound[key] = true
+local function demand_number(what, number, least)
+    if not number or not (number >= least and number <= LONGEST) then  -- NaN is neither
+        error(what .. ' is no number that the server can keep: ' .. tostring(number), 0)
+    end
+end
+
+-- Raises what would keep this run from being written.
+local function check(keys, run, unwanted)
+    if run.deaths ~= '' or unwanted then demand(keys.deaths, 'hash') end
+    if run.kind == 'settle' then
+        demand_number('its time to live', run.number, -1)
+        if run.entry ~= '' then demand(keys.outbox, 'stream') end
+        if run.letter ~= '' then demand(run.list, 'list') end
+        if run.marker ~= '' then demand_number("its marker's time to live", run.marker_ms, 1) end
+    elseif not unwanted then
+        demand_number('its wait', run.number, 0)
+        demand(keys.incomplete, 'zset')
+        if run.kind == 'release' then demand(keys.queued, 'list') end
+        if run.kind == 'park' then
+            demand(parked_key(run.list), 'list')
+            demand(keys.parked_on, 'set')
+        end
+    end
 end
 
 -- It is over: what came of it goes to the marker, the outbox, the letters.
 local function conclude(keys, run)
     local entry = run.entry == '=' and run.marker or run.entry
-    if entry ~= '' then demand(keys.outbox, 'stream') end
-    if run.letter ~= '' then demand(run.list, 'list') end
     if run.marker ~= '' then
-        redis.call('SET', 'processed:' .. run.service .. ':' .. run.record, run.marker, 'PX', run.marker_ms)
+        redis.call('SET', marker_key(run.service, run.record), run.marker, 'PX',
+            decimal(math.ceil(run.marker_ms)))
     end
     if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
     if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
     if run.number > 0 then
-        redis.call('SET', run.id, run.job, 'PX', decimal(run.number))
+        redis.call('SET', run.id, run.job, 'PX', decimal(math.ceil(run.number)))
     elseif run.number == 0 then
         redis.call('SET', run.id, run.job)
     else
@@ -44,10 +62,6 @@ end
 
 -- It is not over: it waits for its next attempt, for a worker, or for a circuit.
 local function give_back(keys, run)
-    if run.kind == 'park' then
-        demand('phoenix:parked:' .. run.list, 'list')
-        demand(keys.parked_on, 'set')
-    end
     redis.call('SET', run.id, run.job)
     if run.kind == 'retry' then
         redis.call('ZADD', keys.incomplete, string.format('%.3f', clock() / 1000000 + run.number), run.id)
@@ -56,27 +70,34 @@ local function give_back(keys, run)
         redis.call('LPUSH', keys.queued, run.id)
     else
         redis.call('ZADD', keys.incomplete, FAR_FUTURE, run.id)
-        redis.call('RPUSH', 'phoenix:parked:' .. run.list, run.id)
+        redis.call('RPUSH', parked_key(run.list), run.id)
         redis.call('SADD', keys.parked_on, run.list)
     end
 end
 
 local function is_mine(keys, run, lock)
     if run.service ~= '' then return owned(lock, run.token) end
-    return redis.call('ZSCORE', keys.active, run.id)  -- without a readable task there is no lock: its place is the claim
+    -- Without a readable task there is no lock: its place is the claim.
+    return redis.call('ZSCORE', keys.active, run.id)
 end
 
+local function leaves_marker(run) return run.kind == 'settle' and run.marker ~= '' end
+
+-- What is to be said of a run that is not its owner's: that it was ended before, or that it is somebody else's by now.
 local function stale(keys, run)
-    if run.kind == 'settle' and run.marker ~= '' then
-        local marker = redis.call('GET', 'processed:' .. run.service .. ':' .. run.record)
+    if leaves_marker(run) then
+        local marker = redis.call('GET', marker_key(run.service, run.record))
         if field(marker, 'token') == run.token then return 'settled' end
+    elseif redis.call('EXISTS', ended_key(run.token)) == 1 then
+        return 'settled'
     end
-    redis.call('HINCRBY', keys.counters, 'stale', 1)
+    redis.pcall('HINCRBY', keys.counters, 'stale', 1)
     return 'stale'
 end
 
 -- Ends one run, except for what settle does for all: its lock, its place among the running and the unsettled.
 local function settle_one(keys, run, unwanted)
+    if not leaves_marker(run) then redis.call('SET', ended_key(run.token), '', 'PX', REMEMBERED) end
     if unwanted then redis.call('SREM', keys.aborts, run.id) end
     if run.kind == 'settle' then
         conclude(keys, run)
@@ -98,27 +119,29 @@ local function settle(keys, runs)
     if #runs == 0 then return {} end
     local ids, lock_keys = {}, {}
     for at, run in ipairs(runs) do
-        ids[at], lock_keys[at] = run.id, 'lock:' .. run.service .. ':' .. run.record
+        ids[at], lock_keys[at] = run.id, lock_key(run.service, run.record)
     end
     local locks, asked = of_all('MGET', lock_keys), of_all('SMISMEMBER', ids, keys.aborts)
-    local answers, free, idle, over = {}, {}, {}, {}
+    local answers, mine, free, idle, over = {}, {}, {}, {}, {}
     for at, run in ipairs(runs) do
         if not is_mine(keys, run, locks[at]) then
             answers[at] = stale(keys, run)
         else
-            local ok, problem = pcall(settle_one, keys, run, asked[at] == 1)
-            answers[at] = 'settled'
+            local ok, problem = pcall(check, keys, run, asked[at] == 1)
+            local said = type(problem) == 'table' and problem.err or tostring(problem)
+            answers[at] = ok and 'settled' or 'error: ' .. said
             if ok then
+                mine[#mine + 1] = {run, asked[at] == 1}
                 idle[#idle + 1] = run.id
                 if run.service ~= '' then free[#free + 1] = lock_keys[at] end
                 if run.kind == 'settle' then over[#over + 1] = run.id end
-            else
-                answers[at] = 'error: ' .. (type(problem) == 'table' and problem.err or tostring(problem))
             end
         end
     end
-    if #free > 0 then of_all('DEL', free) end
+    -- First what is the same for all: one of these that is no sorted set fails here, before anything was recorded.
     if #idle > 0 then of_all('ZREM', idle, keys.active) end
     if #over > 0 then of_all('ZREM', over, keys.incomplete) end
+    for _, pair in ipairs(mine) do settle_one(keys, unpack(pair)) end
+    if #free > 0 then of_all('DEL', free) end
     return answers
 end

@@ -2,7 +2,7 @@
 -- KEYS  of the queue
 -- ARGV  job id prefix, worker, lease (ms), lane, n to claim, then FIELDS values for each run that ended, the first of
 --       which is `kind token status number marker_ms deaths`
--- -> {answers of settle in order, what claim took}
+-- -> {answers of settle in order, what claim took, 1 if there is more to look at}
 
 local FIELDS = 9
 local HEAD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S*)$'
@@ -13,11 +13,11 @@ for at = 6, #ARGV, FIELDS do
     runs[#runs + 1] = {
         kind = kind, id = ARGV[at + 1], service = ARGV[at + 2], record = ARGV[at + 3], token = token,
         job = ARGV[at + 4], status = status, number = tonumber(number),
-        marker = ARGV[at + 5], marker_ms = marker_ms, entry = ARGV[at + 6],
+        marker = ARGV[at + 5], marker_ms = tonumber(marker_ms), entry = ARGV[at + 6],
         letter = ARGV[at + 7], list = ARGV[at + 8], deaths = deaths,
     }
 end
 local answers = settle(keys, runs)
-local ok, taken = pcall(claim, keys, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]))
+local ok, taken, more = pcall(claim, keys, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]))
 if not ok and #runs == 0 then error(taken) end  -- what was settled is said all the same; the next claim fails alone
-return {answers, ok and taken or {}}
+return {answers, ok and taken or {}, ok and more and 1 or 0}

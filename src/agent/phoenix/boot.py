@@ -101,16 +101,18 @@ async def _check_permissions(redis: Redis) -> None:
 
 
 async def take_over_queue(queue: LaneQueue) -> int:
-    """Adopt what plain SAQ workers left on this queue; the number of jobs put back. Raises ConfigError if one runs."""
-    kind = await reply(queue.redis.type(queue.keys[1]))
-    if kind != b"list":
-        return 0
-    if plain := await plain_workers(queue):
+    """Make the queue ours: plain SAQ workers get nothing from it any more, what they left is put back; how many jobs.
+
+    Raises ConfigError if one runs on it.
+    """
+    is_theirs = await reply(queue.redis.type(queue.keys[1])) == b"list"
+    if is_theirs and (plain := await plain_workers(queue)):
         raise ConfigError(
             f"a plain SAQ worker runs on {queue.name} ({', '.join(plain)}); stop it first: it aborts our jobs"
         )
     moved = int(await queue.scripts("adopt", queue.keys, []))
-    log.info("queue.adopted", queue=queue.name, jobs=moved)
+    if is_theirs:
+        log.info("queue.adopted", queue=queue.name, jobs=moved)
     return moved
 
 

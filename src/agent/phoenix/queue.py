@@ -104,9 +104,9 @@ class LaneQueue(RedisQueue):
             given += int(await self.scripts("unheard", self.keys, arguments, over=over))
         return given
 
-    async def upkeep(self, *, orphans: bool, aborts: bool) -> tuple[int, list[str], list[str]]:
+    async def upkeep(self, *, orphans: bool, aborts: bool, worker: str = "") -> tuple[int, list[str], list[str]]:
         """Queue what is due; take over from dead workers; which running jobs somebody wants to end."""
-        arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000)]
+        arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000), worker]
         due, taken, asked = await self.scripts("upkeep", self.keys, arguments)
         return int(due), _ids(taken), _ids(asked)
 

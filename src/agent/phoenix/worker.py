@@ -236,7 +236,7 @@ class LaneWorker(Worker[Any]):
     async def _look_after(self, sweeps: bool) -> bool:
         """What time brings about; True if dead workers' jobs were looked for, where that was wanted."""
         orphans = sweeps and await self._may_take_over()
-        due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs))
+        due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs), worker=self.id)
         if due or taken:
             self._pump.wake()
         metrics.TAKEOVERS.inc(len(taken))

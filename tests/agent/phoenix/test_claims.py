@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from agent.phoenix import keys
-from agent.phoenix.endings import Endings
+from agent.phoenix.boot import take_over_queue
+from agent.phoenix.endings import Endings, Result
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.worker import LaneWorker
 from tests.agent.phoenix.engines import running, until
@@ -38,7 +40,9 @@ async def test_what_may_not_be_taken_never_keeps_back_what_is_behind_it(
     for number in range(1500):
         job_id = queue.job_id(f"held:{number}")
         if why == "aborted":
-            await redis.zrem(keys.incomplete_key(NAME), job_id)
+            job = queue.readable(await redis.get(job_id))
+            assert job is not None
+            await queue.abort(job, "not wanted")
         elif why == "vanished":
             await redis.delete(job_id)
         elif why == "locked":
@@ -64,7 +68,7 @@ async def test_a_claim_stops_at_its_bytes_and_says_that_there_is_more(queue: Lan
     assert await queue.count("queued") == 12 - len(runs)
 
 
-async def test_names_of_any_bytes_run_or_are_set_aside_and_hold_up_nobody(queue: LaneQueue, redis: Redis) -> None:
+async def test_names_that_are_no_text_are_set_aside_and_hold_up_nobody(queue: LaneQueue, redis: Redis) -> None:
     odd = b"saq:job:" + NAME.encode() + b":work:caf\xe9"
     text = json.dumps({"function": "work", "key": "work:x", "queue": NAME, "kwargs": {}}).encode()
     for job_id, job in ((odd, text), (odd + b"2", text.replace(b'"work", "key"', b'"w\xe9rk", "key"'))):
@@ -80,9 +84,10 @@ async def test_names_of_any_bytes_run_or_are_set_aside_and_hold_up_nobody(queue:
     worker = LaneWorker(queue, [("work", work)], concurrency=2)
     async with running(worker):
         assert await until(lambda: gone(queue), 20)
-    assert sorted(ran) == [*(f"work:{n}" for n in range(5)), "work:x"]
+    assert sorted(ran) == [f"work:{n}" for n in range(5)]
     assert worker.stale == 0
-    assert await redis.llen(b"phoenix:w\xe9rk:quarantine") == 1
+    for task in (b"work", b"w\xe9rk"):
+        assert await redis.llen(b"phoenix:" + task + b":quarantine") == 1
 
 
 async def gone(queue: LaneQueue) -> bool:
@@ -128,3 +133,56 @@ async def none_parked(redis: Redis) -> bool:
 async def settled(redis: Redis, count: int) -> bool:
     found = await redis.exists(*(keys.marker_key("work", str(number)) for number in range(count)))
     return bool(found == count)
+
+
+@pytest.mark.parametrize("place", ["queued", "incomplete"])
+async def test_jobs_whose_list_somebody_deleted_are_found_again(queue: LaneQueue, redis: Redis, place: str) -> None:
+    ran: list[str] = []
+
+    async def work(context: Any) -> None:
+        ran.append(context["job"].key)
+
+    await put(queue, 700)
+    _, runs, _ = await queue.step("w", "io", 3)  # and what runs is not started again
+    await queue.enqueue("work", key="work:later", scheduled=int(time.time()) + 3600)
+    await redis.delete(keys.queued_key(NAME) if place == "queued" else keys.incomplete_key(NAME))
+    worker = LaneWorker(queue, [("work", work)], concurrency=50, sweep=0.2)
+    worker._may_take_over = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign]  # the server is young
+    async with running(worker):
+        assert await until(lambda: asyncio.sleep(0, len(ran) >= 697), 30)
+        await asyncio.sleep(1)
+    assert len(ran) == len(set(ran)) == 697
+    assert not {run.id.removeprefix(queue.prefix) for run in runs} & set(ran)
+
+
+async def test_what_is_over_does_not_come_back_because_it_is_still_mentioned(queue: LaneQueue, redis: Redis) -> None:
+    await put(queue, 2)
+    _, (first, second), _ = await queue.step("w", "io", 2)
+    for run in (first, second):
+        run.job = queue.deserialize(run.text)
+    endings = Endings(queue, "w", outbox=False)
+    await queue.step("w", "io", 0, [endings.done(first, Result("done")), endings.aborted(second, "not wanted")])
+    await redis.rpush(keys.queued_key(NAME), first.id, second.id, first.id)
+    assert (await queue.step("w", "io", 5)).runs == []
+
+
+async def test_a_worker_does_not_take_over_what_it_still_runs(queue: LaneQueue) -> None:
+    await put(queue, 1)
+    queue.lease = 0.2
+    await queue.step("me", "io", 1)
+    await asyncio.sleep(0.3)
+    assert (await queue.upkeep(orphans=True, aborts=False, worker="me"))[1] == []
+    assert len((await queue.upkeep(orphans=True, aborts=False, worker="another"))[1]) == 1
+    await queue.step("me", "io", 1)
+    await asyncio.sleep(0.9)
+    assert len((await queue.upkeep(orphans=True, aborts=False, worker="me"))[1]) == 1, "but not for ever"
+
+
+async def test_a_plain_worker_gets_nothing_before_ours_has_run_and_after_it_has_gone(
+    queue: LaneQueue, redis: Redis
+) -> None:
+    await take_over_queue(queue)
+    await put(queue, 1)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await redis.blmove(keys.queued_key(NAME), keys.active_key(NAME), 1, "LEFT", "RIGHT")
+    assert await queue.count("queued") == 1

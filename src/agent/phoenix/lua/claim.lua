@@ -41,6 +41,13 @@ local function take(fact, name, worker, now, till, texts, leases)
     return {fact.id, fact.job, fact.service, known and fact.record or '', name, known and fact.marker, fact.deaths}
 end
 
+-- Whether a queued id that is no longer among the unsettled was deleted there, and not ended: it is put back.
+local function restored(keys, fact)
+    if not fact.job or string.match(fact.job, '.*"status": "(%a+)"') ~= 'queued' then return false end
+    redis.call('ZADD', keys.incomplete, 'NX', 0, fact.id)
+    return true
+end
+
 local function claim(keys, prefix, worker, lease, lane, n)
     if n < 1 then return {}, false end
     local ids = redis.call('LRANGE', keys.queued, 0, math.min(n, CHUNK) - 1)
@@ -62,7 +69,9 @@ local function claim(keys, prefix, worker, lease, lane, n)
             if #taken == n or bytes >= BYTES then break end
             looked = at
             local lock = fact.service ~= '' and fact.lock_key or fact.id
-            if not due[at] or tonumber(due[at]) ~= 0 or running[at] or held[fact.id] then  -- it is elsewhere already
+            local here = not running[at] and not held[fact.id]
+                and (due[at] and tonumber(due[at]) == 0 or not due[at] and restored(keys, fact))
+            if not here then  -- it is elsewhere already, or over
             elseif not fact.job or paused[fact.service] or held[lock] or lease_end(fact.lock) > now then
                 pass_over(keys, fact, paused, now)
                 held[fact.id] = true

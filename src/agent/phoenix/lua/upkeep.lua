@@ -1,6 +1,6 @@
 -- upkeep.lua: what time alone brings about: due jobs become queued, jobs whose lease ran out are taken over.
 -- KEYS  of the queue
--- ARGV  job id prefix, most to move, 1 to look for orphans as well, 1 to tell about aborts as well, a lease (ms)
+-- ARGV  job id prefix, most to move, 1 to look for orphans as well, 1 to tell about aborts as well, a lease (ms), who asks
 -- -> {number of due jobs queued, ids taken over, ids to abort}
 -- Invariant: a job whose lease lives is not touched. Each job is decided on and moved in this one step.
 
@@ -55,7 +55,11 @@ local function take_over(id)
         return false
     end
     local held_by, lock = lock_of(job, id)
-    if lock and lease_end(lock) <= now then  -- a live one is another queue's job for the same record
+    local overdue = lock and now - lease_end(lock)
+    if lock and field(lock, 'owner') == ARGV[6] and overdue >= 0 and overdue < 2 * tonumber(ARGV[5]) then
+        return false  -- its own worker asks, which is alive and about to renew it
+    end
+    if lock and overdue >= 0 then  -- a live one is another queue's job for the same record
         note_death(id, field(lock, 'alone'))
         redis.call('DEL', held_by)
     end
@@ -71,6 +75,23 @@ local function take_over(id)
     return true
 end
 
+-- Jobs that wait in no place: somebody deleted their list, or a failover lost it. They are queued again; an id that is
+-- there twice is taken once.
+local function bring_back_lost()
+    local waiting = redis.call('ZCOUNT', keys.incomplete, 0, 0)
+    local lost = waiting - redis.call('LLEN', keys.queued) - redis.call('ZCOUNT', keys.active, '-inf', '(inf')
+    if lost <= 0 then return end
+    local ids = redis.call('ZRANGEBYSCORE', keys.incomplete, 0, 0, 'LIMIT', 0, 10 * most)
+    for at = 1, #ids, most do
+        local some = {unpack(ids, at, math.min(at + most - 1, #ids))}
+        local running = of_all('ZMSCORE', some, keys.active)
+        for place, id in ipairs(some) do
+            if not running[place] then redis.call('RPUSH', keys.queued, id) end
+        end
+    end
+    redis.pcall('HINCRBY', keys.counters, 'brought_back', lost)
+end
+
 local orphans = {}
 if sweeps then
     -- An empty sorted set would be no key, and a plain SAQ worker could move jobs to a list in its place.
@@ -81,6 +102,7 @@ if sweeps then
         local ok, taken = pcall(take_over, id)  -- one bad entry never spoils the others
         if ok and taken then orphans[#orphans + 1] = id end
     end
+    bring_back_lost()
 end
 
 return {#due, orphans, ARGV[4] == '1' and redis.call('SMEMBERS', keys.aborts) or {}}

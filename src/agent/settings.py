@@ -18,6 +18,7 @@ from platformdirs import user_data_path
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from agent.compose_variables import COMPOSE
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
@@ -100,6 +101,10 @@ class Settings(BaseSettings):
     metrics_host: str = Field("127.0.0.1", description="The address on which a worker shows its metrics.")
     metrics_port: int | None = Field(
         None, ge=1, le=65535, description="The port of a worker's /metrics for Prometheus; unset: none."
+    )
+
+    health_file: Path | None = Field(
+        None, description="A file that a worker touches while it is healthy, for `phaze health`; unset: none."
     )
 
     shutdown_grace: float = Field(
@@ -203,7 +208,7 @@ def variable(name: str) -> str:
 
 
 VARIABLES = {variable(name): name for name in Settings.model_fields}
-ACCEPTED = {*VARIABLES, "PHAZE_WORKER_MAX_JOBS", *(f"{variable(name)}_FILE" for name in SECRETS)}
+ACCEPTED = {*VARIABLES, *COMPOSE, "PHAZE_WORKER_MAX_JOBS", *(f"{variable(name)}_FILE" for name in SECRETS)}
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -274,4 +279,7 @@ def example() -> str:
         if name in SECRETS:
             lines.append(f"# A secret: {variable(name)}_FILE may name a file that holds it instead.")
         lines += [f"#{variable(name)}={shown}", ""]
+    lines += ["# Read by compose/agent.yml and compose/cloud-agent.yml alone.", ""]
+    for name, (default, said) in COMPOSE.items():
+        lines += [f"# {said}", f"#{name}={default}", ""]
     return "\n".join(lines)

@@ -43,7 +43,9 @@ TICK = 1.0
 RETRY_RENEW = 0.5
 """Seconds until a renewal that failed is tried again."""
 
-WEDGED = 60.0
+WEDGED = 54.0
+"""Seconds without a tick of the event loop; with one look of the thread (5 s) the process has ended within a minute."""
+
 EXIT_WEDGED = 75
 """EX_TEMPFAIL of sysexits.h: start me again."""
 

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from agent import metrics
 from agent.cancelling import end
+from agent.phoenix.pulse import Turns
 from agent.redis_client import Line
 from agent.throttle import OncePer
 
@@ -85,6 +86,7 @@ class Pump:
         self._wake = asyncio.Event()
         self._lines: list[asyncio.Task[None]] = []
         self._waiter: asyncio.Task[None] | None = None
+        self.turns = Turns()
         self._complain = OncePer(60.0)
 
     def start(self) -> None:
@@ -146,6 +148,7 @@ class Pump:
             self._unsure = self._unsure or wanted > 0
             self._dry = False
             self._failures += 1
+            self.turns.end()
             metrics.STEP_FAILURES.inc()
             if not isinstance(error, RedisError | OSError):  # a fault of ours must not end the pump
                 log.exception("worker.step_failed", failures=self._failures)
@@ -158,6 +161,7 @@ class Pump:
             if self._unsure or self._closing:
                 self._wake.set()
         self._failures = 0
+        self.turns.answer()
         if claimed and len(claimed) == wanted:
             self.wake()
         if claimed:
@@ -186,9 +190,10 @@ class Pump:
                 await asyncio.sleep(0.05 if self._in_vain == 2 else 1.0)
             started = time.monotonic()
             while await self._queue.redis.blmove(key, key, IDLE_WAIT, "LEFT", "LEFT") is None:
-                pass
+                self.turns.answer()
             self._in_vain = self._in_vain + 1 if time.monotonic() - started < 0.01 else 0
         except (RedisError, OSError):
+            self.turns.end()
             await asyncio.sleep(1.0)
         finally:
             self._waiter = None

@@ -19,6 +19,7 @@ from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
 from agent.phoenix.lease import Leases
 from agent.phoenix.parked import Parked
+from agent.phoenix.pulse import Pulse, Turns
 from agent.phoenix.pump import Pump
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.runner import Runner
@@ -26,6 +27,7 @@ from agent.phoenix.ticks import Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from saq.job import Job
 
@@ -54,6 +56,7 @@ class LaneWorker(Worker[Any]):
         outbox: whether results go to a control plane.
         timeout_of: (job) -> seconds that a run may take, 0 for ever; None: what the job says.
         breakers: the circuits for which parked jobs wait.
+        health: a file that is touched while the worker is healthy.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class LaneWorker(Worker[Any]):
         timeout_of: Callable[[Job], float] | None = None,
         breakers: Breakers | None = None,
         sweep: float = SWEEP,
+        health: Path | None = None,
         **options: Any,
     ) -> None:
         super().__init__(queue, functions, **options)
@@ -85,6 +89,8 @@ class LaneWorker(Worker[Any]):
         self._ticks = Ticks(queue, self.cron_jobs, self.cron_tz)
         self._pump = Pump(queue, self)
         self._pumping = False
+        self._upkeep_turns = Turns()
+        self._pulse = Pulse(self._pump.turns, self._upkeep_turns, self._asks, health)
         self._runner = Runner(
             self,
             {name: ensure_coroutine_function(function, self.pool) for name, function in self.functions.items()},
@@ -112,6 +118,10 @@ class LaneWorker(Worker[Any]):
         if self.event.is_set() or self._waiting_alone or self._alone is not None:
             return 0
         return self.concurrency - len(self.runs)
+
+    def _asks(self) -> bool:
+        """Whether the pump has anything to ask the server."""
+        return self.room() > 0 or bool(self._pump.unsettled)
 
     def note(self, endings: Sequence[Ending], answers: Sequence[str]) -> None:
         """What became of endings."""
@@ -192,7 +202,8 @@ class LaneWorker(Worker[Any]):
 
     async def upkeep(self) -> list[asyncio.Task[None]]:
         """Start the loops beside the pump."""
-        return [asyncio.create_task(self._keep_up()), asyncio.create_task(self._inform())]
+        loops = (self._keep_up(), self._inform(), self._pulse.run(self.event))
+        return [asyncio.create_task(loop) for loop in loops]
 
     async def _keep_up(self) -> None:
         swept = -self._sweep_every
@@ -215,9 +226,11 @@ class LaneWorker(Worker[Any]):
                 for job_id in asked:
                     if job_id in self.runs:
                         await self._abort(self.runs[job_id])
+                self._upkeep_turns.answer()
             except (RedisError, OSError):
-                pass  # the pump says so
+                self._upkeep_turns.end()  # the pump says so
             except Exception:
+                self._upkeep_turns.end()
                 log.exception("worker.upkeep_failed")
             await asyncio.sleep(UPKEEP)
 

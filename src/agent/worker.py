@@ -14,7 +14,7 @@ import click
 import structlog
 from redis.exceptions import RedisError
 
-from agent import logs, metrics
+from agent import budget, logs, metrics
 from agent.cancelling import end
 from agent.children import Children
 from agent.errors import ConfigError
@@ -95,6 +95,11 @@ class AgentWorker:
             clamped=self.concurrency < knob,
             heartbeat=self.heartbeat is not None,
         )
+        slots, cores = budget.cpu_slots(self.settings), budget.cores()
+        if self.lane in CPU_LANES and slots > cores:
+            each = {lane.lane: lane.effective for lane in budget.lanes(self.settings) if lane.cpu}
+            log.warning("lanes.more_slots_than_cores", slots=slots, cores=cores, **each, meaning="they share the cores",
+                        remedy="lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters")  # fmt: skip
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""

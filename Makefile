@@ -71,6 +71,7 @@ bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jo
 	@$(MAKE) --no-print-directory $(BENCH)-arq $(BENCH)-taskiq || echo "arq or taskiq could not be installed; left out"
 	@$(BENCH)/bin/python benchmarks/queues.py --write
 	@$(BENCH)/bin/python benchmarks/scale.py --write
+	@$(BENCH)/bin/python benchmarks/fairness.py --write
 
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

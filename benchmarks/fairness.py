@@ -22,6 +22,7 @@ from results import write_section
 from scale import fill
 from server import Server, running
 
+from agent import logs
 from agent.children import Children
 from agent.lanes import CPU_LANES
 from agent.phoenix.queue import LaneQueue
@@ -32,7 +33,7 @@ from agent.settings import Settings
 QUEUED = 5_000
 CPU_SECONDS = 2.0
 EVERY = 0.05
-WAITS = "bench:waits"
+WAITS, ENDED = "bench:waits", "bench:ended"
 SMALL = ("meta", "io")
 POOL = "pool"
 POOL_SLOTS = 8
@@ -57,11 +58,13 @@ def slots(name: str) -> int:
 
 async def work(url: str, name: str) -> None:
     """One worker, on the queue of its name, until SIGTERM."""
+    logs.configure("error")
     redis = connect(url)
     children = Children(slots(name))
 
     async def noop(_context: Any, *, i: str) -> None:
         await children.run(120.0, burn, CPU_SECONDS)
+        await redis.incr(ENDED)
 
     async def small(_context: Any, *, lane: str, at: float) -> None:
         await redis.rpush(f"{WAITS}:{lane}", time.time() - at)
@@ -99,7 +102,7 @@ async def measure(url: str, seconds: float, *, pool: bool, backlog: bool) -> tup
     queues = {lane: LaneQueue(redis, name=POOL if pool else lane) for lane in SMALL}
     try:
         await asyncio.sleep(5.0)  # they start, and the CPU jobs take every slot
-        left = await redis.llen(f"saq:{cpu}:queued")
+        await redis.set(ENDED, 0)
         end, asked = time.monotonic() + seconds, 0
         while time.monotonic() < end:
             for lane, queue in queues.items():
@@ -107,7 +110,7 @@ async def measure(url: str, seconds: float, *, pool: bool, backlog: bool) -> tup
             asked += 1
             await asyncio.sleep(EVERY)
         await asyncio.sleep(1.0)
-        done = left - await redis.llen(f"saq:{cpu}:queued") if backlog else 0
+        done = int(await redis.get(ENDED))
         waits = {lane: [float(wait) for wait in await redis.lrange(f"{WAITS}:{lane}", 0, -1)] for lane in SMALL}
     finally:
         for worker in workers:

@@ -48,25 +48,25 @@ def checkout(folder: Path) -> Path:
 
 
 class Stack:
-    """`docker compose` on compose/agent.yml of a clean checkout; `down()` leaves nothing behind."""
+    """`docker compose` on a Compose file of a clean checkout; `down()` leaves nothing behind."""
 
-    def __init__(self, folder: Path, *files: Path, **env: str) -> None:
+    def __init__(self, folder: Path, *files: Path, file: str = "agent.yml", **env: str) -> None:
         self.folder = folder
-        self.project = f"phaze-test-{os.getpid()}"
+        self.project = f"phaze-test-{os.getpid()}-{Path(file).stem}"
         self.port, self.prometheus = free_port(), free_port()
-        named = [part for file in (Path("compose/agent.yml"), *files) for part in ("-f", str(file))]
+        named = [part for file in (Path("compose", file), *files) for part in ("-f", str(file))]
         self.command = ["docker", "compose", *named, "--project-name", self.project]
         self.env = {**os.environ, "PHAZE_IMAGE": IMAGE, "PHAZE_HUB_PORT": str(self.port), **env}
         self.env["PHAZE_PROMETHEUS_PORT"] = str(self.prometheus)
 
-    def __call__(self, *arguments: str, within: float = 180.0, code: int = 0) -> str:
+    def __call__(self, *arguments: str, within: float = 180.0) -> str:
         """What one command said."""
         done = subprocess.run(
             [*self.command, *arguments], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=within,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         said = done.stdout + done.stderr
-        assert done.returncode == code, f"{arguments}: {said[-3000:]}\n{self.logs()[-6000:]}"
+        assert done.returncode == 0, f"{arguments}: {said[-3000:]}\n{self.logs()[-6000:]}"
         return said
 
     def inside(self, service: str, *command: str, within: float = 120.0) -> str:
@@ -97,6 +97,11 @@ class Stack:
         said = subprocess.run(["docker", "inspect", container], capture_output=True, text=True, timeout=30, check=True)
         found: dict[str, Any] = json.loads(said.stdout)[0]
         return found
+
+    def kill(self, service: str) -> None:
+        """kill -9 of every process in the service's container, from within: to Docker it died of itself."""
+        argv = [*self.command, "exec", "-T", service, "sh", "-c", "kill -9 -1"]
+        subprocess.run(argv, cwd=self.folder, env=self.env, capture_output=True, timeout=60, check=False)
 
     def down(self) -> None:
         """End everything and remove it, volumes too."""

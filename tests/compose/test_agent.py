@@ -23,6 +23,7 @@ from tests.compose.stack import IMAGE, Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
+HERE = Path(__file__).resolve().parent
 UP = [name for name, service in services("agent.yml").items() if "profiles" not in service]
 
 SCAN = """
@@ -32,6 +33,19 @@ body = json.dumps({"agent_id": "local", "roots": ["/music"]}).encode()
 headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 url = "http://127.0.0.1:8080/api/scans"
 print(urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20).read().decode())
+"""
+
+ENQUEUE = """
+import asyncio, os, pathlib
+from agent.producer import Producer
+from agent.redis_client import connect
+from pipelines.music.analyze import AnalyzePayload
+async def main():
+    producer = Producer(connect(os.environ["PHAZE_REDIS_URL"]))
+    payload = AnalyzePayload(version="scratch", path="/scratch/untagged.au", size=SIZE)
+    print(int(await producer.enqueue("local", "process_file", "scratch", payload)))
+    await producer.close()
+asyncio.run(main())
 """
 
 COUNT = """
@@ -106,13 +120,10 @@ def test_a_first_start_without_env_gives_a_working_agent(agent: Stack, tmp_path:
     until(agent, lambda: analysed(agent) == 4)
 
     # What is killed is started again, and all that was known still is.
-    for service in ("hub", "valkey", "worker-meta"):
-        agent("exec", "-T", service, "sh", "-c", "kill -9 -1", code=137)
-    until(
-        agent,
-        lambda: all(agent.state(service)["RestartCount"] == 1 for service in ("hub", "valkey", "worker-meta")),
-        60,
-    )
+    ended = ("hub", "valkey", "worker-meta")
+    for service in ended:
+        agent.kill(service)
+    until(agent, lambda: all(agent.state(service)["RestartCount"] == 1 for service in ended), 60)
     agent("up", "--detach", "--wait", within=300)
     assert analysed(agent) == 4
     assert agent.logs().count(password) == 1
@@ -121,6 +132,26 @@ def test_a_first_start_without_env_gives_a_working_agent(agent: Stack, tmp_path:
 
     agent("--profile", "metrics", "up", "--detach", "--wait", "prometheus", within=120)
     until(agent, lambda: targets(agent.prometheus) == {"hub": 1, "workers": 4}, 120)
+    compute_agent_works_beside(agent, token)
+
+
+def compute_agent_works_beside(agent: Stack, token: str) -> None:
+    """compose/cloud-agent.yml on the servers of this one, and alone on the lane: it analyses a file of its scratch."""
+    given = {"PHAZE_AGENT_ID": "local", "PHAZE_AGENT_TOKEN": token, "TEST_NETWORK": f"{agent.project}_default"}
+    servers = {"PHAZE_REDIS_URL": "redis://valkey:6379/0", "PHAZE_HUB_URL": "http://hub:8080"}
+    scratch = {"PHAZE_SCRATCH_DIR": str(agent.folder / "compose/music")}
+    cloud = Stack(agent.folder, HERE / "cloud-override.yml", file="cloud-agent.yml", **given, **servers, **scratch)
+    try:
+        agent("stop", "worker-analyze")
+        cloud("up", "--detach", "--wait", within=300)
+        (line,) = [line for line in cloud.logs().splitlines() if '"worker.started"' in line]
+        started = json.loads(line)
+        assert (started["lane"], started["concurrency"], started["heartbeat"]) == ("analyze", 1, True)
+        size = (agent.folder / "compose/music/untagged.au").stat().st_size
+        assert agent.python("hub", ENQUEUE.replace("SIZE", str(size)))
+        until(cloud, lambda: '"event":"job.settled"' in cloud.logs(), 120)
+    finally:
+        cloud.down()
 
 
 def targets(port: int) -> Counter[str]:

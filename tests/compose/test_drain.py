@@ -127,7 +127,7 @@ async def test_every_job_of_the_base_queue_is_recorded_once_while_new_ones_go_to
         async with asyncio.timeout(120):
             while len(await waiting(redis, BASE)) > JOBS // 2:
                 await asyncio.sleep(0.1)
-        await run("exec", "-T", "worker-drain", "sh", "-c", "kill -9 -1", code=137)
+        await asyncio.to_thread(compose.kill, "worker-drain")
     said = await run("exec", "-T", "hub", "phaze", "drain", "wait", "--timeout", "240", within=300)
     assert said.splitlines()[-1] == "drained"
     restarts = (await asyncio.to_thread(compose.state, "worker-drain"))["RestartCount"]

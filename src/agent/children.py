@@ -36,6 +36,9 @@ log = structlog.get_logger()
 OOM_SCORE_FIRST = 1000
 """oom_score_adj(5): the kernel ends these before anything else when memory ends."""
 
+NICER = 10
+"""Steps of nice(2) below the worker: where cores are scarce, what takes a moment goes before what takes minutes."""
+
 
 class ChildTimeout(TimeoutError):
     """The function ran past its time and its process was killed."""
@@ -49,7 +52,7 @@ class ChildError(Exception):
 
 
 def prepare_child(parent: int, memory_bytes: int) -> None:
-    """Runs first in each child: end with the worker, be the kernel's first choice, stay under the cap.
+    """Runs first in each child: end with the worker, be the kernel's first choice, yield, stay under the cap.
 
     RLIMIT_DATA counts private writable memory (heap, anonymous maps, thread stacks), since Linux 4.7: unlike
     RLIMIT_AS it leaves out mapped files and libraries, which TensorFlow maps by the gigabyte.
@@ -57,6 +60,7 @@ def prepare_child(parent: int, memory_bytes: int) -> None:
     die_with_parent(parent)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_FIRST), "ascii")
+    os.nice(NICER)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 

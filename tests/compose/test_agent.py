@@ -161,6 +161,31 @@ def targets(port: int) -> Counter[str]:
     return Counter(target["labels"]["job"] for target in found if target["health"] == "up")
 
 
+def test_env_at_the_top_of_the_repository_reaches_every_service(clone: Path, tmp_path: Path) -> None:
+    shutil.copytree(clone / "compose", tmp_path / "compose", symlinks=True)
+    example = (clone / ".env.example").read_text("utf-8")
+    uncommented = re.sub(r"^#(?=[A-Z_]+=)", "", example, flags=re.MULTILINE)
+    chosen = {
+        "PHAZE_REDIS_URL": "redis://elsewhere:6379/1", "PHAZE_LOCAL_VALKEY": "0", "PHAZE_IO_MEMORY": "3g",
+        "PHAZE_CHILD_MEMORY_MB": "999", "PHAZE_UID": "1234", "PHAZE_MUSIC_DIR": "/srv/music",
+        "PHAZE_PUBLISH_HOST": "10.0.0.1",
+    }  # fmt: skip
+    lines = [uncommented, *(f"{name}={value}" for name, value in chosen.items())]
+    (tmp_path / ".env").write_text("\n".join(lines), "utf-8")
+    argv = ["docker", "compose", "-f", "compose/agent.yml", "--profile", "*", "config", "--format", "json"]
+    said = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(said.stdout)["services"]
+    assert found["valkey"]["scale"] == 0
+    assert int(found["worker-io"]["mem_limit"]) == 3 * 2**30
+    assert found["hub"]["ports"][0]["host_ip"] == "10.0.0.1"
+    for name, service in found.items():
+        if name.startswith("worker-"):
+            assert service["environment"]["PHAZE_REDIS_URL"] == chosen["PHAZE_REDIS_URL"]
+            assert service["environment"]["PHAZE_CHILD_MEMORY_MB"] == "999"
+            assert service["user"].startswith("1234:")
+            assert "/srv/music" in {volume["source"] for volume in service["volumes"]}
+
+
 def test_the_light_image_is_small_and_neither_image_can_build(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {}
     for target in ("light", "music"):

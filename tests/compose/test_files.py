@@ -105,6 +105,7 @@ def test_light_lanes_run_without_essentia_and_the_cpu_lanes_with_pins() -> None:
         assert service["build"]["target"] == ("music" if heavy else "light")
         assert service["image"].endswith(f"-{service['build']['target']}")
         assert (THREAD_PINS.items() <= environment(service).items()) == heavy
+        assert service.get("cpu_shares", 1024) == (128 if heavy and service not in CLOUD.values() else 1024)
 
 
 def test_only_meta_may_write_to_the_music() -> None:

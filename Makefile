@@ -67,10 +67,11 @@ $(BENCH) $(BENCH)-arq $(BENCH)-taskiq: $(VENV)-%: benchmarks/requirements.txt
 		*) $(BENCH_PIP) --requirement benchmarks/requirements-$(*:bench-%=%).txt ;; \
 	esac || { rm -rf $@; exit 1; }
 
-bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jobs (20 minutes); writes benchmarks/RESULTS.md
+bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jobs (25 minutes); writes benchmarks/RESULTS.md
 	@$(MAKE) --no-print-directory $(BENCH)-arq $(BENCH)-taskiq || echo "arq or taskiq could not be installed; left out"
 	@$(BENCH)/bin/python benchmarks/queues.py --write
 	@$(BENCH)/bin/python benchmarks/scale.py --write
+	@$(BENCH)/bin/python benchmarks/fairness.py --write
 
 bench-audio: $(STAMP) ## CPU seconds a minute of sound and peak memory, by profile, on music and on hours of it (half an hour)
 	@sh tests/system-packages || true

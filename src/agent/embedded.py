@@ -17,10 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 import httpx
-import psutil
 from redis.exceptions import RedisError
 
-from agent import kept
+from agent import budget, kept
 from agent.display import plural
 from agent.errors import StartError
 from agent.lanes import CPU_LANES, LANES, queue_name
@@ -51,7 +50,7 @@ def default_slots(lane: str, settings: Settings) -> int:
     knob = settings.lane_knob(lane)
     if lane not in CPU_LANES or f"lane_{lane}_concurrency" in settings.model_fields_set:
         return knob
-    return min(knob, psutil.cpu_count() or 1)
+    return min(knob, max(1, int(budget.cores())))
 
 
 class Fleet:

@@ -18,6 +18,7 @@ from platformdirs import user_data_path
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from agent.compose_variables import COMPOSE
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
@@ -115,6 +116,7 @@ class Settings(BaseSettings):
     hub_password: SecretStr | None = Field(
         None, description="Their password; unset: no login, on a loopback address outside a container only."
     )
+    hub_open_metrics: bool = Field(False, description="Whether the hub's /metrics, counts alone, wants no login.")
     hub_drain: bool = Field(
         False, description="Whether a drain is on: /saq then shows the base queues also while they are empty."
     )
@@ -147,6 +149,10 @@ class Settings(BaseSettings):
         None, description="File with that host's public keys (as in known_hosts); no other is accepted."
     )
     push_key: SecretStr | None = Field(None, description="The private key (OpenSSH) with which the agent pushes.")
+
+    health_file: Path | None = Field(
+        None, description="A file that a worker touches while it is healthy, for `phaze health`; unset: none."
+    )
 
     shutdown_grace: float = Field(
         10.0,
@@ -300,7 +306,7 @@ def variable(name: str) -> str:
 
 
 VARIABLES = {variable(name): name for name in Settings.model_fields}
-ACCEPTED = {*VARIABLES, "PHAZE_WORKER_MAX_JOBS", *(f"{variable(name)}_FILE" for name in FROM_FILES)}
+ACCEPTED = {*VARIABLES, *COMPOSE, "PHAZE_WORKER_MAX_JOBS", *(f"{variable(name)}_FILE" for name in FROM_FILES)}
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -376,4 +382,7 @@ def example() -> str:
             secret = "A secret: " if name in SECRETS else ""
             lines.append(f"# {secret}{variable(name)}_FILE may name a file that holds it instead.")
         lines += [f"#{variable(name)}={shown}", ""]
+    lines += ["# Read by compose/agent.yml and compose/cloud-agent.yml alone.", ""]
+    for name, (default, said) in COMPOSE.items():
+        lines += [f"# {said}", f"#{name}={default}", ""]
     return "\n".join(lines)

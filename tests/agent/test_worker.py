@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ from agent.phoenix import keys
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.settings import load_settings
-from agent.worker import AgentWorker
+from agent.worker import THREAD_PINS, AgentWorker
 from pipelines.music.samples import write_samples
 from pipelines.payload import encode_path
 from tests.conftest import REPO
@@ -116,6 +117,37 @@ async def test_the_start_line_says_lane_slots_and_clamp(worker: Process) -> None
     assert line["queue"] == "phaze-agent-test-io"
     assert line["tasks"] == ["push_file", "s3_upload"]
     assert not line["heartbeat"]
+
+
+async def test_more_cpu_slots_than_cores_are_warned_of_with_the_numbers(worker: Process) -> None:
+    await worker.start(lane="analyze", module="agent.cli", PHAZE_LANE_ANALYZE_CONCURRENCY="90", WORKER_MAX_JOBS="80")
+    (line,) = [line for line in worker.lines() if line["event"] == "lanes.more_slots_than_cores"]
+    assert (line["slots"], line["analyze"], line["fingerprint"]) == (82, 80, 2)
+    assert line["cores"] == len(os.sched_getaffinity(0))
+
+
+async def test_a_busy_analysis_has_one_core_by_its_pins_and_its_threads(
+    worker: Process, plane: ControlPlane, tmp_path: Path
+) -> None:
+    pid = await worker.start(lane="analyze", module="agent.cli", PHAZE_LANE_ANALYZE_CONCURRENCY="1")
+    song = write_samples(tmp_path / "samples")[0].path
+    queue = RedisQueue(worker.producer.redis, name=queue_name(AGENT, "analyze"))
+    arguments = {"version": "v", "path": encode_path(song), "size": song.stat().st_size}
+    await queue.enqueue("process_file", key="process_file:1", **arguments)
+    seen: dict[int, tuple[int, float]] = {}
+    pinned: list[dict[str, str]] = []
+    while not plane.entries:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(pid).children(recursive=True):
+                environment = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
+                pinned.append(dict(item.decode().split("=", 1) for item in environment if item.count(b"=")))
+                busy = [thread for thread in child.threads() if thread.user_time + thread.system_time > 0.2]
+                seen[child.pid] = max(seen.get(child.pid, (0, 0.0)), (len(busy), sum(child.cpu_times()[:2])))
+        await asyncio.sleep(0.05)
+    assert plane.entries[0]["outcome"] == "done"
+    assert all(THREAD_PINS.items() <= environment.items() for environment in pinned if environment)
+    assert max(cpu for _, cpu in seen.values()) > 0.5, "a child was busy"
+    assert max(count for count, _ in seen.values()) == 1, seen
 
 
 async def test_all_mode_works_on_the_base_queue_with_every_task(worker: Process) -> None:

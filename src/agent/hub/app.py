@@ -75,7 +75,7 @@ def create_app(
         ],
         middleware=[
             Middleware(KnownHosts, names=known_names(settings), origins=more_names(settings)),
-            Middleware(Guard, login=login, catalogue=catalogue),
+            Middleware(Guard, login=login, catalogue=catalogue, open_metrics=settings.hub_open_metrics),
         ],
         exception_handlers={
             HTTPException: _refuse,

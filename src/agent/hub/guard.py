@@ -1,6 +1,7 @@
 """What stands before every route: who asks, and whether a change was asked for by one of our own pages.
 
-    open       /health, /login, /logout, /static, and the agents' API, whose routes look at the agent's own token
+    open       /health, /login, /logout, /static, and the agents' API, whose routes look at the agent's own token;
+               /metrics where PHAZE_HUB_OPEN_METRICS says so
     a login    everything else; a page sends to /login, the rest answers 401
     or a token of any agent in force, for what programs read: /api and /metrics
 
@@ -29,8 +30,9 @@ TOKEN_HEADER = "x-csrf-token"  # noqa: S105 - the header's name
 class Guard:
     """ASGI middleware. Where it lets a person's request pass, `request.state.who` is set (see `Login.who`)."""
 
-    def __init__(self, app: ASGIApp, login: Login, catalogue: Catalogue) -> None:
+    def __init__(self, app: ASGIApp, login: Login, catalogue: Catalogue, *, open_metrics: bool = False) -> None:
         self._app = app
+        self._open = OPEN | {"/metrics"} if open_metrics else OPEN
         self._login = login
         self._catalogue = catalogue
 
@@ -40,7 +42,7 @@ class Guard:
 
     async def _refusal(self, request: Request) -> Response | None:
         path = request.scope["path"]  # as the routes see it
-        if path in OPEN or path.startswith(OPEN_ROOMS):
+        if path in self._open or path.startswith(OPEN_ROOMS):
             return None
         if (token := bearer(request)) is not None and (path.startswith("/api/") or path == "/metrics"):
             # No page elsewhere can send this header: it would have to ask first, and nobody answers.

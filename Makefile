@@ -13,7 +13,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test faults chaos bench bench-audio bench-prints cases lint format lock clean
+.PHONY: help up test faults chaos bench bench-audio bench-prints cases containers lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -84,6 +84,9 @@ cases: $(DEV) ## Awkward files (shared cases, mutagen's own) through three tasks
 bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4 minutes); writes benchmarks/RESULTS-PRINTS.md
 	@sh tests/system-packages
 	@$(BIN)/python benchmarks/prints.py --write
+
+containers: $(DEV) ## Build the images, and test the Compose files on a real Docker engine (10 minutes)
+	@CI=true $(BIN)/pytest -m compose tests/compose
 
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -13,7 +13,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test faults chaos bench bench-audio bench-prints cases lint format lock clean
+.PHONY: help up test faults chaos bench bench-audio bench-prints cases containers lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -67,10 +67,11 @@ $(BENCH) $(BENCH)-arq $(BENCH)-taskiq: $(VENV)-%: benchmarks/requirements.txt
 		*) $(BENCH_PIP) --requirement benchmarks/requirements-$(*:bench-%=%).txt ;; \
 	esac || { rm -rf $@; exit 1; }
 
-bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jobs (20 minutes); writes benchmarks/RESULTS.md
+bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jobs (25 minutes); writes benchmarks/RESULTS.md
 	@$(MAKE) --no-print-directory $(BENCH)-arq $(BENCH)-taskiq || echo "arq or taskiq could not be installed; left out"
 	@$(BENCH)/bin/python benchmarks/queues.py --write
 	@$(BENCH)/bin/python benchmarks/scale.py --write
+	@$(BENCH)/bin/python benchmarks/fairness.py --write
 
 bench-audio: $(STAMP) ## CPU seconds a minute of sound and peak memory, by profile, on music and on hours of it (half an hour)
 	@sh tests/system-packages || true
@@ -83,6 +84,9 @@ cases: $(DEV) ## Awkward files (shared cases, mutagen's own) through three tasks
 bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4 minutes); writes benchmarks/RESULTS-PRINTS.md
 	@sh tests/system-packages
 	@$(BIN)/python benchmarks/prints.py --write
+
+containers: $(DEV) ## Build the images, and test the Compose files on a real Docker engine (10 minutes)
+	@CI=true $(BIN)/pytest -m compose tests/compose
 
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 from peers import PEERS, Ours
+from results import write_section
 from server import OTHER_CORE, WORKER_CORE, Server, pinned, running
 from slots import WHERE, slots
 
@@ -290,10 +291,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     say("\n" + "\n".join(lines))
     if args.write:
-        results = HERE / "RESULTS.md"
-        kept = results.read_text("utf-8") if results.exists() else ""
-        scale = kept[kept.index("## Scale") :] if "## Scale" in kept else ""
-        results.write_text("# Results\n\n## Queues\n\n" + "\n".join(lines).rstrip() + "\n\n" + scale, "utf-8")
+        write_section("Queues", lines)
 
 
 if __name__ == "__main__":

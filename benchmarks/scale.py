@@ -14,10 +14,10 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from redis.asyncio import Redis
+from results import write_section
 from saq.job import Job, Status
 from saq.utils import now
 from server import Server, running
@@ -129,9 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         lines = asyncio.run(run(url, [int(size) for size in args.sizes.split(",")]))
     sys.stdout.write("\n".join(lines) + "\n")
     if args.write:
-        results = Path(__file__).resolve().parent / "RESULTS.md"
-        kept = results.read_text("utf-8").partition("## Scale")[0] if results.exists() else "# Results\n\n"
-        results.write_text(kept + "## Scale\n\n" + "\n".join(lines) + "\n", "utf-8")
+        write_section("Scale", lines)
 
 
 if __name__ == "__main__":

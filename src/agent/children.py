@@ -49,6 +49,9 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 MOST_SAID = 400
 """Bytes of one thing said: far less than PIPE_BUF, so that a pipe takes it whole or not at all (pipe(7))."""
 
+NICER = 10
+"""Steps of nice(2) below the worker: where cores are scarce, what takes a moment goes before what takes minutes."""
+
 
 class ChildTimeout(TimeoutError):
     """The function ran past its time and its process was killed."""
@@ -82,7 +85,8 @@ class _Spawn(multiprocessing.context.SpawnContext):
 
 
 def prepare_child(parent: int, memory_bytes: int, said: Connection | None = None) -> None:
-    """Runs first in each child: end when the worker does or says, be the kernel's first choice, stay under the cap;
+    """Runs first in each child: end when the worker does or says, be the kernel's first choice, yield, stay under the
+    cap;
     what the job says of its progress goes into `said`.
 
     SIGTERM and SIGINT may go to all of a worker's processes at once (systemd, Ctrl-C): what becomes of the jobs is the
@@ -97,6 +101,7 @@ def prepare_child(parent: int, memory_bytes: int, said: Connection | None = None
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_FIRST), "ascii")
+    os.nice(NICER)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     if said is not None:

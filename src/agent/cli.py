@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
     "lanes": ("agent.operator.lanes:lanes", "Show what waits and runs on each lane."),
     "drain": ("agent.operator.drain:drain", "The base queue from before lanes: status, wait until it is empty."),
+    "agents": ("agent.operator.agents:agents", "Who may report to the hub: list, add, rotate, revoke."),
     "why": ("agent.operator.why:why", "Say where a job is and what it waits for."),
     "dlq": ("agent.operator.letters:dlq", "Dead letters: list, show, replay, drop."),
     "quarantine": ("agent.operator.letters:quarantine", "Quarantined jobs: list, show, replay, drop."),
@@ -30,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pause": ("agent.operator.holds:pause", "Take no more jobs of a lane or a task."),
     "resume": ("agent.operator.holds:resume", "Let a paused lane or task go on."),
     "forget": ("agent.operator.why:forget", "Forget that a record is done."),
+    "health": ("agent.health:health", "Say in the exit code whether a worker is healthy, for a container's check."),
     "worker": ("agent.worker:worker", "Run one lane's worker (PHAZE_AGENT_LANE)."),
     "hub": ("agent.hub.server:hub", "Run the hub: catalogue, reconciler, pages."),
 }

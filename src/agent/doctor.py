@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import click
-import psutil
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
+from agent import budget
 from agent.embedded import default_slots
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, LANES, PLUGINS
@@ -177,31 +177,40 @@ async def _setting(client: Redis, name: str) -> str:
 
 
 def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
-    """Slots per lane, and whether the CPU lanes together want more than this machine has."""
-    slots = {lane: min(default_slots(lane, settings), settings.worker_max_jobs) for lane in LANES}
-    shown = ", ".join(f"{lane} {count}" for lane, count in slots.items())
-    cores = psutil.cpu_count() or 1
-    wanted = sum(slots[lane] for lane in CPU_LANES)
-    if wanted > cores:
-        detail = f"{shown}: the CPU lanes have {wanted} slots, this machine {cores} cores"
-        chosen = {f"lane_{lane}_concurrency" for lane in CPU_LANES} & settings.model_fields_set
-        verdict: Verdict = "warning" if chosen else "ok"
-        remedy = "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters" if chosen else ""
-        yield Finding("lanes", verdict, detail, remedy)
+    """The budget: slots per lane, and whether the CPU lanes together want more cores than there are."""
+    slots = _slots(settings)
+    each = ", ".join(f"{lane} {count} (knob {settings.lane_knob(lane)})" for lane, count in slots.items())
+    wanted, cores = sum(slots[lane] for lane in CPU_LANES), budget.cores()
+    allowed = "" if cores == budget.machine_cores() else f", of which its cgroup allows {budget.shown(cores)}"
+    detail = (
+        f"{each}; ceiling {settings.worker_max_jobs}; the CPU lanes have {wanted} slots, "
+        f"this machine {budget.machine_cores()} cores{allowed}"
+    )
+    chosen = {f"lane_{lane}_concurrency" for lane in CPU_LANES} & settings.model_fields_set
+    if wanted > cores and chosen:
+        remedy = "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters"
+        yield Finding("lanes", "warning", detail, remedy)
     else:
-        yield Finding("lanes", "ok", f"{shown}; {cores} cores")
+        yield Finding("lanes", "ok", detail)
+
+
+def _slots(settings: Settings) -> dict[str, int]:
+    """lane -> effective slots under `phaze up`, which never gives a CPU lane more than there are cores unasked."""
+    return {lane: min(default_slots(lane, settings), settings.worker_max_jobs) for lane in LANES}
 
 
 def memory(settings: Settings) -> Iterator[Finding]:
     """Whether all analysis slots fit."""
-    total = psutil.virtual_memory().total // 2**20
-    slots = sum(min(default_slots(lane, settings), settings.worker_max_jobs) for lane in CPU_LANES)
+    total = budget.memory() // 2**20
+    slots = sum(count for lane, count in _slots(settings).items() if lane in CPU_LANES)
     needed = slots * CHILD_MEMORY_TYPICAL + 600
+    detail = (
+        f"{total} MiB; {slots} CPU slots want about {needed} MiB, and may take {slots * settings.child_memory_mb} MiB"
+    )
     if needed > total:
-        remedy = "lower PHAZE_LANE_ANALYZE_CONCURRENCY"
-        yield Finding("memory", "warning", f"{total} MiB; {slots} CPU slots want about {needed} MiB", remedy)
+        yield Finding("memory", "warning", detail, "lower PHAZE_LANE_ANALYZE_CONCURRENCY")
     else:
-        yield Finding("memory", "ok", f"{total} MiB; {slots} CPU slots want about {needed} MiB")
+        yield Finding("memory", "ok", detail)
 
 
 def data_folder(settings: Settings) -> Iterator[Finding]:

@@ -10,19 +10,16 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
-import secrets
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import IO
 
 import httpx
-import psutil
 from redis.exceptions import RedisError
 
+from agent import budget, kept
 from agent.display import plural
 from agent.errors import StartError
 from agent.lanes import CPU_LANES, LANES, queue_name
@@ -53,7 +50,7 @@ def default_slots(lane: str, settings: Settings) -> int:
     knob = settings.lane_knob(lane)
     if lane not in CPU_LANES or f"lane_{lane}_concurrency" in settings.model_fields_set:
         return knob
-    return min(knob, psutil.cpu_count() or 1)
+    return min(knob, max(1, int(budget.cores())))
 
 
 class Fleet:
@@ -96,7 +93,7 @@ class Fleet:
             self.valkey = Valkey(self.data / "valkey", say=self.say)
             await self.valkey.start()
             redis_url = self.valkey.url
-            _write_private(self.data / "redis.url", redis_url)
+            kept.write_private(self.data / "redis.url", redis_url)
         await self._try_again_now(redis_url)
         self.token = self._own_token()
         env = {
@@ -109,7 +106,7 @@ class Fleet:
             "PHAZE_LOG_FORMAT": "json",
         }
         # Each gets the secrets that are its own: the store's are the hub's, the key to push with the workers'.
-        self.hub = self._supervised("hub", ["hub"], _without(env, "PHAZE_PUSH_KEY"))
+        self.hub = self._supervised("hub", ["hub"], {**_without(env, "PHAZE_PUSH_KEY"), **self._login()})
         (self.data / "hub.url").unlink(missing_ok=True)
         await self.hub.start()
         self.hub_url = await self._hub_answers()
@@ -117,7 +114,8 @@ class Fleet:
         for lane in LANES:
             own = {"PHAZE_HUB_URL": self.hub_url, "PHAZE_AGENT_LANE": lane}
             knob = {f"PHAZE_LANE_{lane.upper()}_CONCURRENCY": str(self.knobs[lane])}
-            worker = self._supervised(f"worker-{lane}", ["worker"], {**_without(env, "PHAZE_S3_"), **own, **knob})
+            given = _without(env, "PHAZE_S3_", "PHAZE_HUB_PASSWORD")
+            worker = self._supervised(f"worker-{lane}", ["worker"], {**given, **own, **knob})
             self.workers.append(worker)
             await worker.start()
 
@@ -190,14 +188,17 @@ class Fleet:
     def _own_token(self) -> str:
         if self.settings.agent_token is not None:
             return self.settings.agent_token.get_secret_value()
-        path = self.data / "agent.token"
-        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-            token = path.read_text("ascii").strip()
-            if re.fullmatch(r"[A-Za-z0-9_-]{32,}", token):
-                return token
-        token = secrets.token_urlsafe(32)
-        _write_private(path, token)
-        return token
+        return kept.secret(self.data / kept.AGENT_TOKEN)[0]
+
+    def _login(self) -> dict[str, str]:
+        """The hub's password, made at the first start where its page may not be without one."""
+        if self.settings.hub_password is not None or not kept.in_container():
+            return {}
+        password, new = kept.secret(self.data / kept.HUB_PASSWORD)
+        if new:
+            self.say(f"the page's user is {self.settings.hub_user}, its password {password} (said once; it is in "
+                     f"{self.data / kept.HUB_PASSWORD})")  # fmt: skip
+        return {"PHAZE_HUB_PASSWORD": password}
 
     def _hub_port(self) -> int:
         """The configured port; 0 (a free one) where nobody chose one and 8080 is taken."""
@@ -224,8 +225,8 @@ class Fleet:
                 await asyncio.sleep(0.05)
 
 
-def _without(env: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not name.startswith(prefix)}
+def _without(env: Mapping[str, str], *prefixes: str) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not name.startswith(prefixes)}
 
 
 async def _must_serve(redis_url: str) -> None:
@@ -241,15 +242,6 @@ async def _must_serve(redis_url: str) -> None:
         ) from None
     finally:
         await client.aclose()
-
-
-def _write_private(path: Path, text: str) -> None:
-    """A file that only this user can read, from its first moment, whole or not at all."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    draft.replace(path)
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -27,6 +27,9 @@ PERIOD = 30.0
 PROBE_TIMEOUT = 3.0
 """Seconds for the queue server to tell the lane's depth; a hung server must not delay a beat."""
 
+POST_TIMEOUT = 10.0
+"""Seconds for the hub to take a beat, all in all; with the probe, less than the period."""
+
 FAILED_PROBES = 3
 """After so many in a row no beat is sent: alive means that the agent can work."""
 
@@ -48,13 +51,16 @@ class Heartbeat:
         self._complain = OncePer(60.0)
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Beat until cancelled, on a schedule that does not slip by what a beat takes."""
+        clock = asyncio.get_running_loop().time
+        due = clock()
         while True:
             try:
                 await self.beat()
             except Exception:  # a fault of ours must not make the agent look dead
                 log.exception("heartbeat.fault")
-            await asyncio.sleep(PERIOD)
+            due = max(due + PERIOD, clock())
+            await asyncio.sleep(due - clock())
 
     async def beat(self) -> bool:
         """One beat; False if none was sent or the hub did not take it."""
@@ -72,8 +78,9 @@ class Heartbeat:
             "started_at": self._started,
         }
         try:
-            (await self._client.post(self._path, json=body)).raise_for_status()
-        except httpx.HTTPError as error:
+            async with asyncio.timeout(POST_TIMEOUT):  # httpx bounds each step of it, not the whole
+                (await self._client.post(self._path, json=body)).raise_for_status()
+        except (httpx.HTTPError, TimeoutError) as error:
             if self._complain():
                 log.warning("heartbeat.failed", error=str(error) or repr(error))
             return False

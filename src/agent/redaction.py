@@ -7,7 +7,11 @@ from typing import Any
 
 REDACTED = "[redacted]"
 
-NAMES = re.compile(r"(token|password|passwd|secret|api_?key|authorization|signature|credential)s?$", re.IGNORECASE)
+NAME = (
+    r"(?:token|password|passwd|passphrase|secret|(?:api|access|private)[_-]?key|authorization|cookie|signature"
+    r"|credential)s?"
+)
+NAMES = re.compile(f"{NAME}$", re.IGNORECASE)
 """Fields whose value is a secret whatever it looks like. A fencing token is a number, or is called `fence`."""
 
 KEYS = r"[\w-]*(?:api[_-]?key|(?:access|auth|id|refresh|security|session)[_-]?token|client[_-]?secret|passw(?:or)?d)"
@@ -16,15 +20,20 @@ KEYS = r"[\w-]*(?:api[_-]?key|(?:access|auth|id|refresh|security|session)[_-]?to
 LOOKS = (
     (re.compile(r"(?i)\bbearer\s+[A-Za-z0-9._~+/=-]+"), "Bearer [redacted]"),
     (re.compile(r"\b(?i:basic)\s+(?=[a-z+/_-]*[A-Z0-9])[\w+/-]{4,}=*"), "Basic [redacted]"),
+    (re.compile(rf"(?is)({NAME}\\{{0,9}}[\"']?\s{{0,3}}[:=]\s{{0,3}}(\\{{0,9}}[\"']))(?!\d+\2)(?:(?!\2)(?:\\.|.))+"),
+     r"\1[redacted]"),
     (re.compile(r"(?i)(\bauthorization[\\\"']*\s*[:=]\s*[\\\"']*(?:[a-z][\w-]*\s+)?)[^\s\"',;\\]+"), r"\1[redacted]"),
     (re.compile(rf"(?i)((?<![\w-]){KEYS}[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;&\\}})]+"), r"\1[redacted]"),
     (re.compile(r"(?i)([?&](?:x-(?:amz|goog)-[a-z-]+|[\w-]*(?:token|secret|signature|credential)s?|awsaccesskeyid"
                 r"|googleaccessid|auth|sig|key)=)[^&\s\"'\\]+"), r"\1[redacted]"),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^:/@\s\"']*:)[^@/\s\"']+@"), r"\1[redacted]@"),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^:/@\s\"']{0,200}:)[^@/\s\"']{1,500}@"), r"\1[redacted]@"),
 )  # fmt: skip
-"""Credentials of HTTP, keys by their names, the values of presigned queries, passwords in URLs."""
+"""Credentials of HTTP, what stands in quotes behind a secret's name (JSON or Python within a text, or within a text
+within one; a number in quotes is a fencing token), keys by their names, the values of presigned queries, passwords in
+URLs."""
 
-MARKS = ("://", "?", "&", "bearer", "basic", "authorization", "key", "token", "secret", "passw")
+MARKS = ("://", "?", "&", "bearer", "basic", "authorization", "key", "token", "secret", "passw", "passphrase", "cookie",
+         "signature", "credential")  # fmt: skip
 """Each of LOOKS wants one of these; most texts hold none, and to search for them costs less."""
 
 

@@ -18,6 +18,7 @@ from platformdirs import user_data_path
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, create_model, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from agent.compose_variables import COMPOSE
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
@@ -38,6 +39,20 @@ def _unset_if_empty(value: Any) -> Any:
 
 
 MaybeStr = Annotated[str | None, BeforeValidator(_unset_if_empty)]
+
+
+def usable_agent_id(value: str) -> str:
+    """The id. Raises ValueError for one that cannot name an agent's queues."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", value):
+        raise ValueError(
+            "must be 1 to 63 letters, digits, dots, dashes or underscores, starting with a letter or digit"
+        )
+    for lane in LANES:
+        if value.endswith(f"-{lane}"):
+            raise ValueError(
+                f"must not end in -{lane}: its base queue would be another agent's {lane} lane; choose another id"
+            )
+    return value
 
 
 def with_every_lanes_knob(settings: type[T]) -> type[T]:
@@ -94,6 +109,17 @@ class Settings(BaseSettings):
     hub_url: str = Field("http://127.0.0.1:8080", description="Where workers reach the hub.")
     hub_host: str = Field("127.0.0.1", description="The address on which the hub listens.")
     hub_port: int = Field(8080, ge=0, le=65535, description="The port on which the hub listens; 0 takes a free one.")
+    hub_names: str = Field(
+        "", description="More names under which the hub answers, as an address bar shows them, separated by commas."
+    )
+    hub_user: str = Field("phaze", min_length=1, description="The name with which people log in to the hub.")
+    hub_password: SecretStr | None = Field(
+        None, description="Their password; unset: no login, on a loopback address outside a container only."
+    )
+    hub_open_metrics: bool = Field(False, description="Whether the hub's /metrics, counts alone, wants no login.")
+    hub_drain: bool = Field(
+        False, description="Whether a drain is on: /saq then shows the base queues also while they are empty."
+    )
     data_dir: Path = Field(
         default_factory=lambda: user_data_path("phaze"),
         description="Where the catalogue, the embedded server's files, tokens and logs live.",
@@ -123,6 +149,10 @@ class Settings(BaseSettings):
         None, description="File with that host's public keys (as in known_hosts); no other is accepted."
     )
     push_key: SecretStr | None = Field(None, description="The private key (OpenSSH) with which the agent pushes.")
+
+    health_file: Path | None = Field(
+        None, description="A file that a worker touches while it is healthy, for `phaze health`; unset: none."
+    )
 
     shutdown_grace: float = Field(
         10.0,
@@ -174,16 +204,7 @@ class Settings(BaseSettings):
     @field_validator("agent_id")
     @classmethod
     def _usable_id(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", value):
-            raise ValueError(
-                "must be 1 to 63 letters, digits, dots, dashes or underscores, starting with a letter or digit"
-            )
-        for lane in LANES:
-            if value.endswith(f"-{lane}"):
-                raise ValueError(
-                    f"must not end in -{lane}: its base queue would be another agent's {lane} lane; choose another id"
-                )
-        return value
+        return usable_agent_id(value)
 
     @field_validator("agent_lane")
     @classmethod
@@ -206,6 +227,13 @@ class Settings(BaseSettings):
     def _fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
             raise ValueError("must be visible ASCII characters without spaces, as an HTTP header carries them")
+        return value
+
+    @field_validator("hub_user")
+    @classmethod
+    def _one_line_without_colon(cls, value: str) -> str:
+        if ":" in value or not value.isprintable():
+            raise ValueError("must be one line without a colon, which HTTP sets between the name and the password")
         return value
 
     @field_validator("push_key")
@@ -268,6 +296,8 @@ class Settings(BaseSettings):
 
 
 SECRETS = tuple(name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation))
+FROM_FILES = (*SECRETS, "hub_user")
+"""What may also be given as NAME_FILE."""
 
 
 def variable(name: str) -> str:
@@ -276,7 +306,7 @@ def variable(name: str) -> str:
 
 
 VARIABLES = {variable(name): name for name in Settings.model_fields}
-ACCEPTED = {*VARIABLES, "PHAZE_WORKER_MAX_JOBS", *(f"{variable(name)}_FILE" for name in SECRETS)}
+ACCEPTED = {*VARIABLES, *COMPOSE, "PHAZE_WORKER_MAX_JOBS", *(f"{variable(name)}_FILE" for name in FROM_FILES)}
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -284,7 +314,7 @@ def load_settings(**overrides: Any) -> Settings:
 
     Raises ConfigError with one line that names the variable.
     """
-    from_files = {name: value for name in SECRETS if (value := _secret_file(name)) is not None}
+    from_files = {name: value for name in FROM_FILES if (value := _secret_file(name)) is not None}
     values: dict[str, Any] = {**from_files, **overrides}
     try:
         return Settings(**values)
@@ -303,10 +333,14 @@ def _explain(message: str) -> str:
     return message.removeprefix("Value error, ").removeprefix("Input ")
 
 
-def _secret_file(name: str) -> str | None:
+def secret_file(name: str) -> str | None:
+    """The file that NAME_FILE names for a field; None where it names none, or NAME itself is given."""
     environment = _environment()
-    path = environment.get(f"{variable(name)}_FILE")
-    if not path or environment.get(variable(name)):
+    return None if environment.get(variable(name)) else environment.get(f"{variable(name)}_FILE") or None
+
+
+def _secret_file(name: str) -> str | None:
+    if (path := secret_file(name)) is None:
         return None
     try:
         return Path(path).read_text("utf-8").strip()
@@ -344,7 +378,11 @@ def example() -> str:
         if name == "data_dir":
             shown = "~/.local/share/phaze"
         lines.append(f"# {field.description}")
-        if name in SECRETS:
-            lines.append(f"# A secret: {variable(name)}_FILE may name a file that holds it instead.")
+        if name in FROM_FILES:
+            secret = "A secret: " if name in SECRETS else ""
+            lines.append(f"# {secret}{variable(name)}_FILE may name a file that holds it instead.")
         lines += [f"#{variable(name)}={shown}", ""]
+    lines += ["# Read by compose/agent.yml and compose/cloud-agent.yml alone.", ""]
+    for name, (default, said) in COMPOSE.items():
+        lines += [f"# {said}", f"#{name}={default}", ""]
     return "\n".join(lines)

@@ -14,7 +14,7 @@ import click
 import structlog
 from redis.exceptions import RedisError
 
-from agent import logs, metrics
+from agent import budget, logs, metrics
 from agent.cancelling import end
 from agent.children import Children
 from agent.desk import Desk
@@ -77,6 +77,7 @@ class AgentWorker:
             outbox=True,
             timeout_of=lambda job: 0.0,  # the task's policy says so, whatever a producer left in the job
             breakers=self.breakers,
+            health=settings.health_file,
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,
             metadata={"lane": self.lane, "agent": settings.agent_id, "phoenix": True},
@@ -96,6 +97,11 @@ class AgentWorker:
             clamped=self.concurrency < knob,
             heartbeat=self.heartbeat is not None,
         )
+        slots, cores = budget.cpu_slots(self.settings), budget.cores()
+        if self.lane in CPU_LANES and slots > cores:
+            each = {lane.lane: lane.effective for lane in budget.lanes(self.settings) if lane.cpu}
+            log.warning("lanes.more_slots_than_cores", slots=slots, cores=cores, **each, meaning="they share the cores",
+                        remedy="lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters")  # fmt: skip
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""

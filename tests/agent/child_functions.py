@@ -27,6 +27,11 @@ def oom_score_adj() -> int:
         return int(file.read())
 
 
+def niceness() -> int:
+    """How much this process yields."""
+    return os.nice(0)
+
+
 def crash() -> None:
     ctypes.string_at(0)
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agent import lanes
+from agent import heartbeat, lanes
 from pipelines.context import Policy, TaskContext, task
 from pipelines.errors import InputRejected, RecordNotFoundError
 from pipelines.payload import Payload, TaskResult
@@ -93,6 +93,8 @@ if __name__ == "__main__":
     from agent.worker import worker
 
     register()
+    if period := os.environ.get("TEST_BEAT_PERIOD"):
+        heartbeat.PERIOD, heartbeat.PROBE_TIMEOUT = float(period), float(period)
     if place := os.environ.get("TEST_LOADED_MODULES"):
         atexit.register(lambda: Path(place).write_text("\n".join(sys.modules), "utf-8"))
     worker()

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.children import ChildError, Children, ChildTimeout
+from agent.children import NICER, ChildError, Children, ChildTimeout
 from pipelines.errors import ChildDied, InputRejected, RecordNotFoundError
 from tests.agent import child_functions as work
 
@@ -122,6 +122,10 @@ async def test_no_more_children_than_slots_run_at_once(children: Children) -> No
 
 async def test_children_are_the_kernels_first_choice_when_memory_ends(children: Children) -> None:
     assert await children.run(30, work.oom_score_adj) == 1000
+
+
+async def test_children_yield_the_processor_to_those_who_wait_a_moment(children: Children) -> None:
+    assert await children.run(30, work.niceness) == min(19, os.nice(0) + NICER)
 
 
 async def test_children_inherit_the_thread_pins(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:

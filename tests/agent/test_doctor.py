@@ -87,6 +87,8 @@ def test_too_many_cpu_slots_for_the_machine_are_told_with_the_numbers(monkeypatc
     (finding,) = doctor.lanes_against_cores(load_settings())
     assert finding.verdict == "warning"
     assert f"this machine {cores} cores" in finding.detail
+    assert f"analyze {cores + 5} (knob {cores + 5}), fingerprint " in finding.detail
+    assert "; ceiling 100; " in finding.detail
 
 
 def test_a_data_folder_that_cannot_be_written_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,3 +114,18 @@ def test_the_example_file_is_current_and_loads() -> None:
 def test_only_the_analyze_lane_beats(lane: str | None, beats: bool) -> None:
     assert load_settings(agent_lane=lane).beats is beats
     assert not load_settings(agent_lane=lane, agent_heartbeat=False).beats
+
+
+@pytest.mark.parametrize("user", ["a:b", "a\nb", ""])
+def test_a_user_that_http_cannot_carry_is_refused(user: str) -> None:
+    with pytest.raises(ConfigError, match="PHAZE_HUB_USER"):
+        load_settings(hub_user=user)
+
+
+def test_the_hubs_user_may_stand_in_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user").write_text("ann\n", "utf-8")
+    monkeypatch.setenv("PHAZE_HUB_USER_FILE", str(tmp_path / "user"))
+    assert load_settings().hub_user == "ann"
+    assert "PHAZE_HUB_USER_FILE" not in dict(unknown_variables())
+    monkeypatch.setenv("PHAZE_HUB_USER", "bob")
+    assert load_settings().hub_user == "bob"

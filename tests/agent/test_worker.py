@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from agent.phoenix import keys
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.settings import load_settings
-from agent.worker import AgentWorker
+from agent.worker import THREAD_PINS, AgentWorker
 from pipelines.music.samples import write_samples
 from pipelines.payload import encode_path
 from tests.conftest import REPO
 from tests.control_plane import ControlPlane
+from tests.servers import Local
 
 AGENT = "test"
 
@@ -115,6 +117,37 @@ async def test_the_start_line_says_lane_slots_and_clamp(worker: Process) -> None
     assert line["queue"] == "phaze-agent-test-io"
     assert line["tasks"] == ["push_file", "s3_upload"]
     assert not line["heartbeat"]
+
+
+async def test_more_cpu_slots_than_cores_are_warned_of_with_the_numbers(worker: Process) -> None:
+    await worker.start(lane="analyze", module="agent.cli", PHAZE_LANE_ANALYZE_CONCURRENCY="90", WORKER_MAX_JOBS="80")
+    (line,) = [line for line in worker.lines() if line["event"] == "lanes.more_slots_than_cores"]
+    assert (line["slots"], line["analyze"], line["fingerprint"]) == (82, 80, 2)
+    assert line["cores"] == len(os.sched_getaffinity(0))
+
+
+async def test_a_busy_analysis_has_one_core_by_its_pins_and_its_threads(
+    worker: Process, plane: ControlPlane, tmp_path: Path
+) -> None:
+    pid = await worker.start(lane="analyze", module="agent.cli", PHAZE_LANE_ANALYZE_CONCURRENCY="1")
+    song = write_samples(tmp_path / "samples")[0].path
+    queue = RedisQueue(worker.producer.redis, name=queue_name(AGENT, "analyze"))
+    arguments = {"version": "v", "path": encode_path(song), "size": song.stat().st_size}
+    await queue.enqueue("process_file", key="process_file:1", **arguments)
+    seen: dict[int, tuple[int, float]] = {}
+    pinned: list[dict[str, str]] = []
+    while not plane.entries:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(pid).children(recursive=True):
+                environment = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
+                pinned.append(dict(item.decode().split("=", 1) for item in environment if item.count(b"=")))
+                busy = [thread for thread in child.threads() if thread.user_time + thread.system_time > 0.2]
+                seen[child.pid] = max(seen.get(child.pid, (0, 0.0)), (len(busy), sum(child.cpu_times()[:2])))
+        await asyncio.sleep(0.05)
+    assert plane.entries[0]["outcome"] == "done"
+    assert all(THREAD_PINS.items() <= environment.items() for environment in pinned if environment)
+    assert max(cpu for _, cpu in seen.values()) > 0.5, "a child was busy"
+    assert max(count for count, _ in seen.values()) == 1, seen
 
 
 async def test_all_mode_works_on_the_base_queue_with_every_task(worker: Process) -> None:
@@ -205,6 +238,48 @@ async def test_a_job_that_runs_longer_than_its_lease_starts_once_and_the_agent_g
     assert len(note.read_text("utf-8").splitlines()) == 1
     assert plane.entries[0]["attempts"] == 1
     assert plane.beats
+
+
+async def test_a_full_lane_a_backlog_and_a_frozen_child_delay_no_beat(
+    worker: Process, plane: ControlPlane, tmp_path: Path
+) -> None:
+    pid = await worker.start(lane="analyze", PHAZE_LANE_ANALYZE_CONCURRENCY="2", TEST_BEAT_PERIOD="0.5")
+    queue, started = RedisQueue(worker.producer.redis, name=queue_name(AGENT, "analyze")), tmp_path / "starts"
+    for i in range(30):
+        await queue.enqueue("wish", key=f"wish:{i}", version="v", do="child-spin", seconds=600.0, note=str(started))
+    await worker.until(started.exists, within=60)
+    await plane.until(lambda: plane.beats[-1:] != [] and plane.beats[-1]["queue_depth"] == 28)
+    for child in psutil.Process(pid).children(recursive=True):
+        child.suspend()
+    sent, frozen = len(plane.beats), time.monotonic()
+    await plane.until(lambda: len(plane.beats) >= sent + 6)
+    assert time.monotonic() - frozen < 10 * 6 * 0.5
+    assert {(beat["worker_pid"], beat["queue_depth"]) for beat in plane.beats[sent:]} == {(pid, 28)}
+
+
+async def test_no_beat_is_sent_while_the_queue_server_hangs_and_they_come_again_after_it(
+    plane: ControlPlane, start_server: Callable[..., Local], tmp_path: Path
+) -> None:
+    server = start_server("--appendonly", "yes")
+    assert server.process is not None
+    client = connect(server.url)
+    worker = Process(client, server.url, plane, tmp_path / "worker.log")
+    try:
+        await worker.start(lane="analyze", TEST_BEAT_PERIOD="0.5")
+        await plane.until(lambda: len(plane.beats) > 1)
+        server.process.send_signal(signal.SIGSTOP)
+        await worker.until(lambda: any(line["event"] == "heartbeat.withheld" for line in worker.lines()))
+        assert [beat["queue_depth"] for beat in plane.beats][-2:] == [None, None], "two said that they do not know"
+        sent = len(plane.beats)
+        await asyncio.sleep(3)
+        assert len(plane.beats) == sent
+        server.process.send_signal(signal.SIGCONT)
+        await plane.until(lambda: len(plane.beats) > sent and plane.beats[-1]["queue_depth"] == 0)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        await worker.stop(signal.SIGKILL)
+        await worker.producer.disconnect()
+        await client.aclose()
 
 
 async def test_sigterm_lets_a_running_job_finish_and_takes_no_new_one(worker: Process, plane: ControlPlane) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,13 +13,15 @@ from redis.asyncio import Redis
 
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
-from agent.hub.server import listen, url_of
+from agent.hub.server import listen, server_config, url_of
 from agent.producer import Producer
 from agent.settings import load_settings
 from tests.hub.deliveries import AGENT, TOKEN
 from tests.pipelines.conftest import make, samples
 
 __all__ = ["catalogue", "client", "hub_url", "make", "samples"]
+
+USER, PASSWORD = "ann", "correct horse"
 
 
 @pytest.fixture
@@ -28,22 +32,42 @@ def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
         yield found
 
 
-@pytest.fixture
-async def hub_url(catalogue: Catalogue, redis: Redis) -> AsyncIterator[str]:
-    """A hub around `catalogue`, on a real socket."""
-    app = create_app(
-        load_settings(hub_url="http://hub.home.example:8080"), catalogue, redis=redis, producer=Producer(redis)
-    )
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+@contextlib.asynccontextmanager
+async def serving(catalogue: Catalogue, redis: Redis, **settings: Any) -> AsyncIterator[str]:
+    """A hub around `catalogue`, on a real socket; its address."""
+    given = load_settings(hub_url="http://hub.home.example:8080", **settings)
+    app = create_app(given, catalogue, redis=redis, producer=Producer(redis))
+    server = uvicorn.Server(server_config(app))
     listener = listen("127.0.0.1", 0)
-    serving = asyncio.create_task(server._serve([listener]))
+    running = asyncio.create_task(server._serve([listener]))
     while not server.started:
-        assert not serving.done()
+        assert not running.done()
         await asyncio.sleep(0.01)
     yield url_of(listener)
     server.should_exit = True
-    await serving
+    await running
     listener.close()
+
+
+@pytest.fixture
+async def hub_url(catalogue: Catalogue, redis: Redis) -> AsyncIterator[str]:
+    """A hub without a login."""
+    async with serving(catalogue, redis) as url:
+        yield url
+
+
+@pytest.fixture
+async def locked_url(catalogue: Catalogue, redis: Redis) -> AsyncIterator[str]:
+    """A hub with a login: USER and PASSWORD."""
+    async with serving(catalogue, redis, hub_user=USER, hub_password=PASSWORD) as url:
+        yield url
+
+
+@pytest.fixture
+async def stranger(locked_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Somebody with nothing in hand, at a hub with a login."""
+    async with httpx.AsyncClient(base_url=locked_url, timeout=10) as found:
+        yield found
 
 
 @pytest.fixture

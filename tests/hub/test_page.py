@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator
+from typing import Literal
 
+import httpx
 import pytest
 from playwright.async_api import Page, async_playwright, expect
+from redis.asyncio import Redis
 
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, FINGERPRINT, METADATA
+from agent.lanes import queue_name
+from agent.phoenix.queue import LaneQueue
 from tests.hub.deliveries import AGENT, result, scan, seen
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -52,15 +57,15 @@ async def page(hub_url: str, catalogue: Catalogue) -> AsyncIterator[Page]:
 
 
 async def titles(page: Page) -> list[str]:
-    return [text[:7] for text in await page.locator("tbody td.title").all_inner_texts()]
+    return [text[:7] for text in await page.locator("#tracks td.title").all_inner_texts()]
 
 
 async def test_tags_are_text_whatever_they_hold(page: Page) -> None:
-    await expect(page.locator("tbody tr")).to_have_count(3)
+    await expect(page.locator("#tracks tbody tr")).to_have_count(3)
     await expect(page.get_by_text(f"Zebra {ATTACK}", exact=True)).to_be_visible()
     await page.wait_for_load_state("networkidle")
     assert await page.title() == "Tracks · phaze"
-    assert await page.locator("tbody img, tbody script").count() == 0
+    assert await page.locator("#tracks img, #tracks script").count() == 0
     await expect(page.get_by_text("not-audio: a picture")).to_be_visible()
 
 
@@ -85,10 +90,10 @@ async def test_filters_are_a_form(page: Page) -> None:
     await page.get_by_label("Key").fill("A minor")
     await page.get_by_label("BPM").fill("90..100")
     await page.get_by_role("button", name="Filter").click()
-    await expect(page.locator("tbody tr")).to_have_count(1)
+    await expect(page.locator("#tracks tbody tr")).to_have_count(1)
     assert "key=A+minor" in page.url
     await page.get_by_role("link", name="Clear").click()
-    await expect(page.locator("tbody tr")).to_have_count(3)
+    await expect(page.locator("#tracks tbody tr")).to_have_count(3)
 
 
 async def test_the_lanes_stay_current_and_new_results_are_offered(page: Page, catalogue: Catalogue) -> None:
@@ -144,3 +149,33 @@ async def test_nothing_is_cut_off_at_any_width(page: Page) -> None:
         box = await page.get_by_text("not-audio: a picture").bounding_box()
         assert box is not None
         assert box["x"] + box["width"] <= width
+
+
+async def test_agents_and_queues_stay_current_and_fit_any_width(
+    page: Page, client: httpx.AsyncClient, redis: Redis
+) -> None:
+    summary = page.locator("#overview summary")
+    if await page.locator("#overview").get_attribute("open") is None:
+        await summary.click()
+    for pid in (7, 8, 7):
+        beat = {"hostname": f"a-host-with-a-rather-long-name-{pid}", "worker_pid": pid}
+        assert (await client.post(f"/api/agents/{AGENT}/heartbeat", json=beat)).status_code == 200
+    io = LaneQueue(redis, name=queue_name(AGENT, "io"))
+    for i in range(3):
+        await io.enqueue("push_file", key=f"push_file:{i}")
+    await expect(page.locator(f'tr[data-queue="{io.name}"] td').nth(2)).to_have_text("3", timeout=10_000)
+    await expect(page.get_by_text("2 workers beat for it")).to_be_visible()
+    await expect(summary).to_contain_text("1 alive")
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        await page.emulate_media(color_scheme=scheme)
+        for width in (320, 600, 1280):
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    link = page.locator(f'tr[data-queue="{io.name}"] a')
+    await link.focus()
+    await io.enqueue("push_file", key="push_file:4")
+    await page.wait_for_timeout(2500)
+    await expect(link).to_be_focused()
+    await link.click()
+    await expect(page.get_by_text("push_file:4", exact=True)).to_be_visible()

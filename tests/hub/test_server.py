@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,26 +16,29 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from click.testing import CliRunner, Result
 
-from agent.errors import ConfigError
+from agent.errors import ConfigError, WrongUse
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import FINGERPRINT
 from agent.hub.server import listen
+from agent.operator.agents import agents as commands
 from tests.hub.deliveries import closing, part, result, seen
 
 
 class Hub:
     """A hub in its own process."""
 
-    def __init__(self, data: Path, redis_url: str | None, **env: str) -> None:
+    def __init__(self, data: Path, redis_url: str | None, *options: str, **env: str) -> None:
         self.data = data
         given = {"PHAZE_DATA_DIR": str(data), "PHAZE_HUB_PORT": "0", "PHAZE_AGENT_TOKEN": "t", **env}
         if redis_url is not None:
             given["PHAZE_REDIS_URL"] = redis_url
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "agent.cli", "hub"],
+            [sys.executable, "-m", "agent.cli", "hub", *options],
             env={**os.environ, **given},
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
 
@@ -54,7 +58,7 @@ class Hub:
         """Send the signal, wait; what it logged."""
         self.process.send_signal(number)
         try:
-            return self.process.communicate(timeout=10)[1]
+            return self.process.communicate(timeout=10)[0]
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
@@ -146,7 +150,7 @@ def test_what_a_killed_hub_owed_the_next_one_queues(tmp_path: Path, valkey_url: 
 
 def test_it_needs_a_queue_server(tmp_path: Path) -> None:
     hub = Hub(tmp_path, None)
-    _, log = hub.process.communicate(timeout=20)
+    log, _ = hub.process.communicate(timeout=20)
     assert hub.process.returncode == 2
     assert "PHAZE_REDIS_URL is not set" in log
     assert "Traceback" not in log
@@ -161,14 +165,109 @@ def test_a_catalogue_that_cannot_be_opened_is_one_line(tmp_path: Path, valkey_ur
         assert re.fullmatch(r"phaze: .*catalogue\.sqlite: .*restore the file from a backup.*\n", ended.stderr)
 
 
-@pytest.mark.parametrize(("host", "said"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
-def test_a_hub_that_others_can_reach_says_so(tmp_path: Path, valkey_url: str, host: str, said: bool) -> None:
-    hub = Hub(tmp_path, valkey_url, PHAZE_HUB_HOST=host)
-    hub.url()
+@pytest.mark.parametrize(
+    ("host", "container"), [("0.0.0.0", ""), ("127.0.0.1", "docker"), ("0.0.0.0", "podman"), ("::", "")]
+)
+def test_a_hub_that_others_can_reach_does_not_start_without_a_password(
+    tmp_path: Path, valkey_url: str, host: str, container: str
+) -> None:
+    hub = Hub(tmp_path, valkey_url, PHAZE_HUB_HOST=host, container=container)
+    log, _ = hub.process.communicate(timeout=60)
+    assert hub.process.returncode == 2
+    assert re.fullmatch(r"phaze: PHAZE_HUB_PASSWORD is not set, .*`phaze hub --first-start`\n", log)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_with_a_password_it_listens_where_it_is_told(tmp_path: Path, valkey_url: str, host: str) -> None:
+    (tmp_path / "password").write_text("hush hush\n")
+    (tmp_path / "user").write_text("ann\n")
+    files = {"PHAZE_HUB_PASSWORD_FILE": str(tmp_path / "password"), "PHAZE_HUB_USER_FILE": str(tmp_path / "user")}
+    hub = Hub(tmp_path / "data", valkey_url, PHAZE_HUB_HOST=host, container="docker", **files)
+    url = hub.url().replace("0.0.0.0", "127.0.0.1")
+    assert httpx.get(f"{url}/api/queues").status_code == 401
+    assert httpx.get(f"{url}/api/queues", auth=("ann", "hush hush")).status_code == 200
     log = hub.end()
-    lines = [line for line in log.splitlines() if "hub.open_to_readers" in line]
-    assert len(lines) == said
-    assert all("can read the catalogue" in line and "PHAZE_HUB_HOST=127.0.0.1" in line for line in lines)
+    assert "hush hush" not in log
+    assert {(file.name, file.stat().st_mode & 0o777) for file in (tmp_path / "data").glob("hub.*")} == {
+        ("hub.key", 0o600)
+    }
+
+
+def test_a_first_start_makes_a_password_and_a_token_and_says_the_password_once(tmp_path: Path, valkey_url: str) -> None:
+    tokens = tmp_path / "secrets" / "agent.token"
+    tokens.parent.mkdir()
+    env = {"PHAZE_HUB_HOST": "0.0.0.0", "container": "docker", "PHAZE_AGENT_TOKEN_FILE": str(tokens)}
+    said = []
+    for _ in range(2):
+        hub = Hub(tmp_path, valkey_url, "--first-start", PHAZE_AGENT_TOKEN="", **env)
+        url = hub.url().replace("0.0.0.0", "127.0.0.1")
+        password, token = (tmp_path / "hub.password").read_text(), tokens.read_text()
+        assert httpx.get(f"{url}/api/queues", auth=("phaze", password)).status_code == 200
+        bearer = {"Authorization": f"Bearer {token}"}
+        assert httpx.post(f"{url}/api/agents/local/heartbeat", json={}, headers=bearer).status_code == 200
+        log = hub.end()
+        said.append(f"the hub's user is phaze, its password {password} (printed this once)" in log)
+        assert (password in log) == said[-1]
+        assert token not in log
+    assert said == [True, False]
+    assert {file.stat().st_mode & 0o777 for file in (tokens, tmp_path / "hub.password")} == {0o600}
+
+
+def test_a_first_start_uses_what_is_set_and_says_what_it_cannot_write(tmp_path: Path, valkey_url: str) -> None:
+    hub = Hub(tmp_path, valkey_url, "--first-start", PHAZE_HUB_PASSWORD="mine", container="docker")
+    assert httpx.get(f"{hub.url()}/api/queues", auth=("phaze", "mine")).status_code == 200
+    assert "password" not in hub.end().replace("PHAZE_HUB_PASSWORD", "")
+    assert not (tmp_path / "hub.password").exists()
+    lost = Hub(tmp_path, valkey_url, "--first-start", PHAZE_HUB_PASSWORD_FILE=str(tmp_path / "no" / "file"))
+    log, _ = lost.process.communicate(timeout=60)
+    assert lost.process.returncode == 2
+    assert re.fullmatch(r"phaze: .*no/file.* cannot be used \(No such file or directory\); .*\n", log)
+
+
+def test_agents_are_let_in_and_out_while_the_hub_runs(
+    tmp_path: Path, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHAZE_DATA_DIR", str(tmp_path))
+    hub = Hub(tmp_path, valkey_url)
+    url = hub.url()
+
+    def agents(*words: str) -> Result:
+        return CliRunner().invoke(commands, words)
+
+    def beat(token: str, agent: str = "nas") -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.post(f"{url}/api/agents/{agent}/heartbeat", json={"hostname": "h"}, headers=headers).status_code
+
+    first = agents("add", "nas").stdout.strip()
+    assert beat(first) == 200
+    second = agents("rotate", "nas").stdout.strip()
+    assert (beat(first), beat(second)) == (403, 200)
+    assert agents("revoke", "nas").exit_code == 0
+    assert beat(second) == 403
+    listed = {row["id"]: row["state"] for row in json.loads(agents("list", "--json").stdout)}
+    assert listed == {"local": "never", "nas": "revoked"}
+    assert "revoked" in agents("list").stdout
+    assert beat(agents("rotate", "nas").stdout.strip()) == 200
+    for words, said in (
+        (("add", "nas"), "phaze agents rotate nas"),
+        (("add", "nas-io"), "must not end in -io"),
+        (("add", "a b"), "must be 1 to 63"),
+        (("revoke", "nobody"), "there are local, nas"),
+    ):
+        refused = agents(*words)
+        assert isinstance(refused.exception, WrongUse)
+        assert said in str(refused.exception)
+        assert refused.output == ""
+    assert "hub's own agent" in agents("rotate", "local").stderr
+    assert beat("t", "local") == 403
+    stored = (tmp_path / "catalogue.sqlite").read_bytes()
+    assert not [token for token in (first, second) if token.encode() in stored]
+    agents("revoke", "local")
+    hub.end()
+    again = Hub(tmp_path, valkey_url)
+    url = again.url()
+    assert beat("t", "local") == 403, "a start brings no revoked agent back"
+    assert "agent.revoked" in again.end()
 
 
 def test_what_is_announced_takes_connections() -> None:

@@ -13,6 +13,11 @@ listening.py   a file of the catalogue in a browser
 catalogue.py   all of it behind one class
 reconciler.py  the loop that puts what is owed on the lanes
 activity.py    what the lanes are doing now
+beats.py       which agents are alive, and whether two workers beat for one
+overview.py    agents and queues, for the page; queues.py as JSON and for Prometheus
+login.py       one name and password, sessions, and the tokens of changes; attempts.py slows down who guesses
+guard.py       what stands before every route: who asks, and who may change something
+dashboard.py   SAQ's own dashboard at /saq; shown_jobs.py is what it gets to see of jobs
 app.py         HTTP: the agents' API, JSON for people's tools, the page
 server.py      the process
 """

@@ -59,7 +59,9 @@ async def heartbeat(request: Request) -> JSONResponse:
     """POST any JSON object of 16 KB at most -> {"status": "ok"}; the last one is kept."""
     agent_id = request.path_params["agent_id"]
     services = await admit(request, agent_id)
-    await asyncio.to_thread(services.catalogue.beat, agent_id, await json_body(request, MAX_BEAT))
+    beat = await json_body(request, MAX_BEAT)
+    services.beats.note(agent_id, beat)
+    await asyncio.to_thread(services.catalogue.beat, agent_id, beat)
     return JSONResponse({"status": "ok"})
 
 

@@ -10,6 +10,7 @@ import hmac
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -56,6 +57,20 @@ log = structlog.get_logger()
 
 FILE_NAME = "catalogue.sqlite"
 PRINTS_FOLDER = "prints"
+
+
+REVOKED = ""
+"""In the place of a token's hash: no token has it."""
+
+
+@dataclass(frozen=True)
+class KnownAgent:
+    """An agent as the catalogue knows it; `beat` is what its last heartbeat said, at `last_beat_at` (Unix seconds)."""
+
+    id: str
+    revoked: bool
+    last_beat_at: float | None
+    beat: dict[str, Any]
 
 
 class Catalogue:
@@ -126,6 +141,27 @@ class Catalogue:
         with self._database.read() as connection:
             stored = connection.scalar(sa.select(schema.agents.c.token_sha256).where(schema.agents.c.id == agent_id))
         return hmac.compare_digest(str(stored), _digest(token))
+
+    def agent_with(self, token: str) -> str | None:
+        """The agent whose token this is."""
+        mine = schema.agents.c.token_sha256 == _digest(token)
+        with self._database.read() as connection:
+            return connection.scalar(sa.select(schema.agents.c.id).where(mine))
+
+    def revoke_agent(self, agent_id: str) -> bool:
+        """Let the agent in no longer, from now on; False where there is none. What it has recorded stays."""
+        one = sa.update(schema.agents).where(schema.agents.c.id == agent_id)
+        with self._database.write() as connection:
+            return connection.execute(one.values(token_sha256=REVOKED)).rowcount == 1
+
+    def known_agents(self) -> list[KnownAgent]:
+        """All agents that were ever let in."""
+        columns = schema.agents.c
+        with self._database.read() as connection:
+            return [
+                KnownAgent(row.id, row.token_sha256 == REVOKED, row.last_beat_at, json.loads(row.beat or "{}"))
+                for row in connection.execute(sa.select(schema.agents).order_by(columns.id))
+            ]
 
     def agents(self) -> list[str]:
         """The agents' ids."""

@@ -11,8 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agent.hub.listening import audio
-from agent.hub.pages import page_number, templates
+from agent.hub.pages import page_number
 from agent.hub.services import Services
+from agent.hub.templating import templates
 
 PER_PAGE = 50
 """Groups, and pairs, on a page."""

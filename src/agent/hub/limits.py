@@ -22,7 +22,7 @@ BODY_TIMEOUT = 30.0
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with none at all, browsers hide the origin of our own forms from us
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
@@ -65,29 +65,41 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
 
 class KnownHosts:
-    """ASGI middleware: answers under IP addresses and the given names only.
+    """ASGI middleware: answers under IP addresses and the given names only, and to no page of another origin.
 
     A page elsewhere can have its own name point to this machine and then read what it likes (DNS rebinding). That takes
-    a name: an address in the Host header was typed by someone who means this machine.
+    a name: an address in the Host header was typed by someone who means this machine. Whatever a browser sends for a
+    page of another origin names that origin, another port of this machine included; programs send none.
     """
 
-    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, names: Collection[str], origins: Collection[str] = ()) -> None:
         self._app = app
         self._names = {name.lower() for name in names}
+        self._origins = {origin.lower() for origin in origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._knows(Headers(scope=scope).get("host", "")):
-            text = "this hub does not answer to that name; use its address, or add the name with PHAZE_HUB_URL\n"
-            await PlainTextResponse(text, 400)(scope, receive, send)
-            return
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            if not self._knows(host := headers.get("host", "")):
+                text = "this hub does not answer to that name; use its address, or add the name to PHAZE_HUB_NAMES\n"
+                await PlainTextResponse(text, 400)(scope, receive, send)
+                return
+            if not self._is_own(headers.getlist("origin"), host):
+                text = "this hub takes no requests from pages of another origin\n"
+                await PlainTextResponse(text, 403)(scope, receive, send)
+                return
         await self._app(scope, receive, send)
+
+    def _is_own(self, origins: Collection[str], host: str) -> bool:
+        """Whether each is the address that was asked, or a proxy's name for it."""
+        return {origin.partition("://")[2].lower() for origin in origins} <= {host.lower(), *self._origins}
 
     def _knows(self, header: str) -> bool:
         try:

@@ -15,11 +15,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.templating import Jinja2Templates
 
 from agent.hub.activity import UnknownAgent
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, INGEST, METADATA, OUTCOMES
+from agent.hub.login import Login
+from agent.hub.overview import overview
 from agent.hub.services import Services
+from agent.hub.templating import templates
 from agent.hub.tracks import BadFilter, TrackFilter
 
 HERE = Path(__file__).parent
@@ -82,10 +84,8 @@ def wheel(camelot: str | None) -> int | str:
     return int(camelot[:-1]) * 2 + (camelot[-1] == "B")
 
 
-templates = Jinja2Templates(directory=HERE / "templates")
 templates.env.filters |= {"length": length, "decimal": decimal, "wheel": wheel, "settled": settled_in}
 templates.env.globals |= {"columns": COLUMNS, "task_names": TASK_NAMES}
-templates.env.trim_blocks = templates.env.lstrip_blocks = True
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,11 @@ async def index(request: Request) -> Response:
         total, found = await asyncio.to_thread(_find, services, chosen, sort, PER_PAGE, (query.page - 1) * PER_PAGE)
     except BadFilter as error:
         problem, total, found = str(error), 0, []
-    now = await services.activity.status()
+    now, found_out = await asyncio.gather(services.activity.status(), overview(services))
+    login: Login = request.app.state.login
     context = {
+        "overview": found_out,
+        "csrf_token": login.token(request.state.who) if login.required else "",
         "query": query,
         "problem": problem,
         "tracks": found,

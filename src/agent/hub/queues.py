@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from agent.hub import overview
 from agent.hub.services import Services
 from agent.lanes import AGENT_TASKS
 from agent.phoenix import keys
@@ -51,6 +52,7 @@ async def metrics(request: Request) -> Response:
             found = await _look(redis, agents)
     except (RedisError, OSError, TimeoutError):
         found = Found([], [], {}, {}, {}, up=False)
+    found = replace(found, agents=await overview.agents(request.app.state.services))
     registry = CollectorRegistry()
     registry.register(found)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -73,10 +75,17 @@ class Found:
     quarantined: dict[str, int]
     outboxes: dict[tuple[str, str], int]
     up: bool = True
+    agents: Sequence[overview.Agent] = ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families, in the order of the page."""
         yield _family("phaze_queue_server_up", "Whether the queue server answered", (), [((), float(self.up))])
+        yield _family("phaze_agent_heartbeat_age_seconds", "How long ago the agent was heard of", ("agent",), [
+            ((agent.id,), agent.age) for agent in self.agents if agent.age is not None
+        ])  # fmt: skip
+        yield _family("phaze_agent_rival_workers", "Workers that beat for it though only one may", ("agent",), [
+            ((agent.id,), len(agent.beating)) for agent in self.agents
+        ])  # fmt: skip
         names = ("agent", "lane")
         yield _family("phaze_queue_jobs", "Jobs by where they are", (*names, "state"), [
             ((*_of(row), state), getattr(row, state)) for row in self.rows if row.error is None for state in STATES

@@ -16,15 +16,16 @@ import click
 import structlog
 import uvicorn
 from redis.exceptions import RedisError
+from starlette.types import ASGIApp
 
-from agent import logs
+from agent import kept, logs
 from agent.errors import ConfigError
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import use_engine, use_profile
 from agent.producer import Producer
 from agent.redis_client import connect
-from agent.settings import Settings, load_settings
+from agent.settings import Settings, load_settings, secret_file
 
 log = structlog.get_logger()
 
@@ -50,31 +51,17 @@ async def serve(settings: Settings) -> None:
         use_profile(settings.profile)
         catalogue = stack.enter_context(Catalogue(settings.data_dir))
         if settings.agent_token is not None:
-            catalogue.register_agent(settings.agent_id, settings.agent_token.get_secret_value())
+            _let_in(catalogue, settings.agent_id, settings.agent_token.get_secret_value())
         listener = stack.enter_context(contextlib.closing(listen(settings.hub_host, settings.hub_port)))
+        _must_have_a_password(settings, _is_loopback(listener))
         redis = connect(address)
         producer = Producer(redis)
         app = create_app(settings, catalogue, redis=redis, producer=producer)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
-                timeout_keep_alive=65,  # above the relay's idle time, so that it is never closed under a request
-            )
-        )
+        server = _Server(server_config(app))
         url = url_of(listener)
         url_file = stack.enter_context(_announced(settings.data_dir / URL_FILE, url))
-        if not _is_loopback(listener):
-            log.warning(
-                "hub.open_to_readers",
-                url=url,
-                meaning="anybody who reaches this address can read the catalogue",
-                remedy="PHAZE_HUB_HOST=127.0.0.1",
-            )
-        log.info("hub.started", url=url, catalogue=str(catalogue.path), url_file=str(url_file))
+        login = settings.hub_password is not None
+        log.info("hub.started", url=url, catalogue=str(catalogue.path), url_file=str(url_file), login=login)
         try:
             await server.serve(sockets=[listener])
         finally:
@@ -82,6 +69,37 @@ async def serve(settings: Settings) -> None:
                 async with asyncio.timeout(1):
                     await producer.close()
             log.info("hub.stopped")
+
+
+def server_config(app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn serves the app."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # anybody may say that he asks for somebody else
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+        timeout_keep_alive=65,  # above the relay's idle time, so that it is never closed under a request
+    )
+
+
+def _must_have_a_password(settings: Settings, loopback: bool) -> None:
+    """Raises ConfigError where others than the people at this machine could reach pages without a login."""
+    if settings.hub_password is None and (kept.in_container() or not loopback):
+        raise ConfigError(
+            f"PHAZE_HUB_PASSWORD is not set, without which the hub listens only on a loopback address and outside a "
+            f"container (PHAZE_HUB_HOST={settings.hub_host}); set it or PHAZE_HUB_PASSWORD_FILE, or have one made with "
+            "`phaze hub --first-start`"
+        )
+
+
+def _let_in(catalogue: Catalogue, agent_id: str, token: str) -> None:
+    """The hub's own agent, unless it was revoked: a start must not bring it back."""
+    if any(known.revoked for known in catalogue.known_agents() if known.id == agent_id):
+        log.warning("agent.revoked", agent=agent_id, remedy=f"phaze agents rotate {agent_id}")
+        return
+    catalogue.register_agent(agent_id, token)
 
 
 class _Server(uvicorn.Server):
@@ -146,10 +164,44 @@ def _announced(file: Path, url: str) -> Iterator[Path]:
             file.unlink()
 
 
+def with_secrets() -> Settings:
+    """The settings, with a password and an agent's token even where none is set.
+
+    They are made once: in the files that PHAZE_HUB_PASSWORD_FILE and PHAZE_AGENT_TOKEN_FILE name, else in the data
+    folder. A new password is printed, this once. Raises ConfigError.
+    """
+    made = None
+    wanted = {"hub_password": kept.HUB_PASSWORD, "agent_token": kept.AGENT_TOKEN}
+    try:
+        for name in wanted:
+            if (file := secret_file(name)) is not None:
+                new, is_new = kept.secret(Path(file))
+                made = new if is_new and name == "hub_password" else made
+        settings, found = load_settings(), {}
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        for name, file_name in wanted.items():
+            if getattr(settings, name) is None:
+                found[name], is_new = kept.secret(settings.data_dir / file_name)
+                made = found[name] if is_new and name == "hub_password" else made
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename} cannot be used ({error.strerror}); the first start keeps secrets there: mend that, or "
+            "set PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN"
+        ) from None
+    if made is not None:
+        click.echo(f"the hub's user is {settings.hub_user}, its password {made} (printed this once)")
+    return load_settings(**found)
+
+
 @click.command()
-def hub() -> None:
-    """Run the hub until a signal: catalogue, reconciler, the agents' API and the page."""
-    settings = load_settings()
+@click.option("--first-start", is_flag=True, help="Make a password and an agent's token where none is set.")
+def hub(*, first_start: bool) -> None:
+    """Run the hub until a signal: catalogue, reconciler, the agents' API and the pages.
+
+    With --first-start it makes what is missing of PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN, keeps it in the files that
+    PHAZE_HUB_PASSWORD_FILE and PHAZE_AGENT_TOKEN_FILE name, else in the data folder, and prints a new password once.
+    """
+    settings = with_secrets() if first_start else load_settings()
     logs.configure(settings.log_level, settings.log_format, part="hub")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(settings))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
 from agent.hub.activity import Activity
+from agent.hub.beats import Beats
 from agent.hub.catalogue import Catalogue
 from agent.hub.index import IndexProcess
 from agent.hub.reconciler import Reconciler
@@ -26,6 +27,8 @@ class Services:
     index: IndexProcess
     signing: Signing | None = None
     """None where no object store is set."""
+    beats: Beats = field(default_factory=Beats)
+    """Which workers beat."""
 
     def poke(self) -> None:
         """Something new may be owed."""

@@ -49,7 +49,9 @@ RENEW_TIMEOUT = 3.0
 LONGEST_RENEWAL = 4 * RENEW_TIMEOUT
 """Seconds: to connect, for the greeting, for the script's hash, for the script."""
 
-WEDGED = 60.0
+WEDGED = 54.0
+"""Seconds without a tick of the event loop; with one look of the thread (5 s) the process has ended within a minute."""
+
 EXIT_WEDGED = 75
 """EX_TEMPFAIL of sysexits.h: start me again."""
 

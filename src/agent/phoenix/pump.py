@@ -26,6 +26,7 @@ from redis.exceptions import TimeoutError as NoReply
 
 from agent import metrics
 from agent.cancelling import end
+from agent.phoenix.pulse import Turns
 from agent.redis_client import Line
 from agent.throttle import OncePer
 
@@ -48,7 +49,7 @@ STEP_TIMEOUT = 5.0
 """Seconds for one step's answer: a line that went dead in silence costs no lease. Doubled each time that one passes it,
 and the step halved, so that large results get through a thin line."""
 
-LONGEST_STEP = 120.0
+LONGEST_STEP = 30.0
 STEP_BYTES = 4 * 2**20
 """Of endings in one step; a larger one travels alone."""
 
@@ -102,6 +103,7 @@ class Pump:
         self._wake = asyncio.Event()
         self._lines: list[asyncio.Task[None]] = []
         self._waiter: asyncio.Task[None] | None = None
+        self.turns = Turns()
         self._complain = OncePer(60.0)
 
     def start(self) -> None:
@@ -181,6 +183,7 @@ class Pump:
             if self._unsure or self._closing:
                 self._wake.set()
         self._failures = 0
+        self.turns.answer()
         self._batch = min(MOST, 2 * self._batch)
         self._patience = max(STEP_TIMEOUT, self._patience / 2)
         if claimed or more:
@@ -205,6 +208,7 @@ class Pump:
         self._unsure = self._unsure or wanted > 0
         self._dry = False
         self._failures += 1
+        self.turns.end()
         metrics.STEP_FAILURES.inc()
         if isinstance(error, NoReply):
             self._batch = max(1, min(self._batch, max(wanted, len(ended))) // 2)
@@ -240,9 +244,10 @@ class Pump:
                 await asyncio.sleep(0.05 if self._in_vain == 2 else 1.0)
             started = time.monotonic()
             while await self._queue.redis.blmove(key, key, IDLE_WAIT, "LEFT", "LEFT") is None:
-                pass
+                self.turns.answer()
             self._in_vain = self._in_vain + 1 if time.monotonic() - started < 0.01 else 0
         except (RedisError, OSError):
+            self.turns.end()
             await asyncio.sleep(1.0)
         finally:
             self._waiter = None

@@ -206,7 +206,7 @@ class LaneQueue(RedisQueue):
         """The stored job; None for one that is gone or that nobody can decode (its worker will say so)."""
         try:
             return self.deserialize(text)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     async def jobs(self, job_keys: Any) -> list[Job | None]:

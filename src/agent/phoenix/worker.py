@@ -22,6 +22,7 @@ from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
 from agent.phoenix.lease import Leases
 from agent.phoenix.parked import Parked
+from agent.phoenix.pulse import Pulse, Turns
 from agent.phoenix.pump import Pump
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.runner import Runner
@@ -30,6 +31,7 @@ from agent.throttle import OncePer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from saq.job import Job
 
@@ -58,6 +60,7 @@ class LaneWorker(Worker[Any]):
         outbox: whether results go to a control plane.
         timeout_of: (job) -> seconds that a run may take, 0 for ever; None: what the job says.
         breakers: the circuits for which parked jobs wait.
+        health: a file that is touched while the worker is healthy.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class LaneWorker(Worker[Any]):
         timeout_of: Callable[[Job], float] | None = None,
         breakers: Breakers | None = None,
         sweep: float = SWEEP,
+        health: Path | None = None,
         **options: Any,
     ) -> None:
         super().__init__(queue, functions, **options)
@@ -90,6 +94,8 @@ class LaneWorker(Worker[Any]):
         self._pump = Pump(queue, self)
         self._pumping = False
         self._complain = OncePer(60.0)
+        self._upkeep_turns = Turns()
+        self._pulse = Pulse(self._pump.turns, self._upkeep_turns, self._asks, health)
         self._runner = Runner(
             self,
             {name: ensure_coroutine_function(function, self.pool) for name, function in self.functions.items()},
@@ -118,6 +124,10 @@ class LaneWorker(Worker[Any]):
         if self.event.is_set() or self._alone.busy:
             return 0
         return self.concurrency - len(self.runs)
+
+    def _asks(self) -> bool:
+        """Whether the pump has anything to ask the server."""
+        return self.room() > 0 or bool(self._pump.unsettled)
 
     def note(self, endings: Sequence[Ending], answers: Sequence[str]) -> None:
         """What became of endings."""
@@ -209,7 +219,8 @@ class LaneWorker(Worker[Any]):
 
     async def upkeep(self) -> list[asyncio.Task[None]]:
         """Start the loops beside the pump."""
-        return [asyncio.create_task(self._keep_up()), asyncio.create_task(self._inform())]
+        loops = (self._keep_up(), self._inform(), self._pulse.run(self.event))
+        return [asyncio.create_task(loop) for loop in loops]
 
     async def _keep_up(self) -> None:
         swept = -self._sweep_every
@@ -218,6 +229,7 @@ class LaneWorker(Worker[Any]):
             sweeps = started - swept >= self._sweep_every
             if await self._quietly(self._look_after(sweeps)) and sweeps:
                 swept = started
+            self._upkeep_turns.end()
             await self._quietly(self._parked.release())
             await self._quietly(self._ticks.enqueue())
             await asyncio.sleep(UPKEEP)
@@ -237,6 +249,7 @@ class LaneWorker(Worker[Any]):
         """What time brings about; True if dead workers' jobs were looked for, where that was wanted."""
         orphans = sweeps and await self._may_take_over()
         due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs), worker=self.id)
+        self._upkeep_turns.answer()
         if due or taken:
             self._pump.wake()
         metrics.TAKEOVERS.inc(len(taken))

@@ -76,6 +76,17 @@ function showNews(status) {
   link.href = location.href;
 }
 
+// The hub writes agents and queues, here as at first. Not under somebody who is at one of its links.
+async function showOverview() {
+  const overview = document.getElementById("overview");
+  const room = overview.querySelector("div");
+  if (!overview.open || room.contains(document.activeElement)) return;
+  const response = await fetch("/overview", { signal: AbortSignal.timeout(10 * PERIOD) });
+  if (!response.ok) return;
+  room.innerHTML = await response.text();
+  document.getElementById("overview-summary").textContent = room.querySelector("[data-summary]").dataset.summary;
+}
+
 async function refresh() {
   const state = document.getElementById("state");
   let text = "The hub does not answer";
@@ -88,6 +99,9 @@ async function refresh() {
       showNow(status);
       showNews(status);
       text = stateOf(status);
+      await showOverview();
+    } else if (response.status === 401) {
+      text = "Your session is over; load the page again";
     }
   } catch {
     // Said in the header; the next look may find it again.

@@ -1,0 +1,54 @@
+"""`phaze health`: the answer to a container's health check, in the exit code.
+
+It imports next to nothing, because it runs every few seconds beside each worker.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import click
+
+from agent.errors import UserError
+
+STALE = 10.0
+"""Seconds after the last touch; a healthy worker touches its file every second."""
+
+ANSWER = 4.0
+"""Seconds for a URL to answer."""
+
+
+@click.command()
+@click.argument("url", required=False)
+def health(url: str | None) -> None:
+    """Whether the worker of PHAZE_HEALTH_FILE is healthy; with URL, whether that answers. Exit code 1 if not.
+
+    A worker is healthy while it reaches the queue server and its loops turn.
+    """
+    if url is not None:
+        _answers(url)
+        return
+    place = os.environ.get("PHAZE_HEALTH_FILE")
+    if not place:
+        raise UserError("PHAZE_HEALTH_FILE is not set; set it to the file that the worker touches")
+    try:
+        age = time.time() - Path(place).stat().st_mtime
+    except OSError:
+        raise UserError("unhealthy: the worker has not yet reached the queue server") from None
+    if age > STALE:
+        raise UserError(f"unhealthy: the worker last reached the queue server, all its loops turning, {age:.0f} s ago")
+    click.echo("healthy")
+
+
+def _answers(url: str) -> None:
+    if not url.startswith("http://"):
+        raise UserError(f"{url} is not an http:// address")
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWER):  # noqa: S310 - the scheme was looked at
+            click.echo("healthy")
+    except (OSError, ValueError) as error:
+        raise UserError(f"unhealthy: {url} does not answer ({getattr(error, 'reason', error)})") from None

@@ -1,0 +1,202 @@
+"""compose/agent.yml as a clone has it, without any .env, on a real engine."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.music.ffmpeg import ffmpeg_path
+from pipelines.music.samples import write_samples
+from tests.compose.files import services
+from tests.compose.stack import IMAGE, Stack
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
+
+HERE = Path(__file__).resolve().parent
+UP = [name for name, service in services("agent.yml").items() if "profiles" not in service]
+
+SCAN = """
+import json, os, urllib.request
+token = open(os.environ["PHAZE_AGENT_TOKEN_FILE"]).read().strip()
+body = json.dumps({"agent_id": "local", "roots": ["/music"]}).encode()
+headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+url = "http://127.0.0.1:8080/api/scans"
+print(urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20).read().decode())
+"""
+
+ENQUEUE = """
+import asyncio, os, pathlib
+from agent.producer import Producer
+from agent.redis_client import connect
+from pipelines.music.analyze import AnalyzePayload
+async def main():
+    producer = Producer(connect(os.environ["PHAZE_REDIS_URL"]))
+    payload = AnalyzePayload(version="scratch", path="/scratch/untagged.au", size=SIZE)
+    print(int(await producer.enqueue("local", "process_file", "scratch", payload)))
+    await producer.close()
+asyncio.run(main())
+"""
+
+COUNT = """
+import json, os, sqlite3
+with sqlite3.connect(f"file:{os.environ['PHAZE_DATA_DIR']}/catalogue.sqlite?mode=ro", uri=True) as catalogue:
+    print(json.dumps(dict(catalogue.execute(
+        "SELECT service, count(*) FROM results WHERE outcome IN ('done', 'partial') GROUP BY service"))))
+"""
+
+
+def until(stack: Stack, holds: Callable[[], bool], within: float = 300.0) -> None:
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, stack.logs()[-8000:]
+        time.sleep(1.0)
+
+
+def analysed(stack: Stack) -> int:
+    """Tracks that have a tempo by now; 0 until all three lanes have ended with all of them."""
+    tracks = json.loads(stack.inside("hub", "phaze", "tracks", "--json") or "[]")
+    ended = stack.python("hub", COUNT)
+    each = {ended.get(task, 0) for task in ("process_file", "fingerprint_file", "extract_file_metadata")}
+    found = len([track for track in tracks if track["bpm"]])
+    return found if each == {found} else 0
+
+
+def confinement(stack: Stack, service: str) -> dict[str, Any]:
+    return stack.python(service, """
+import json, os, pathlib
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
+def writable(path):
+    try:
+        pathlib.Path(path, "probe").touch()
+    except OSError:
+        return False
+    return True
+print(json.dumps({"uid": os.getuid(), "caps": int(status["CapBnd"], 16), "no_new": status["NoNewPrivs"].strip(),
+                  "root": writable("/"), "tmp": writable("/tmp"), "secrets": writable("/var/lib/phaze-secrets")}))
+""")  # fmt: skip
+
+
+def test_a_first_start_without_env_gives_a_working_agent(agent: Stack, tmp_path: Path) -> None:
+    assert not (agent.folder / ".env").exists()
+    songs = [sample.path for sample in write_samples(tmp_path / "samples")[:4]]
+    music = agent.folder / "compose/music"
+    for song in songs[:2]:
+        shutil.copy(song, music)
+    untagged = music / "untagged.au"  # whose facts worker-meta asks ffmpeg for
+    subprocess.run([ffmpeg_path(), "-loglevel", "error", "-i", songs[2], untagged], timeout=60, check=True)
+    agent("up", "--detach", "--wait", within=400)
+
+    found = confinement(agent, "hub")
+    assert found == {"uid": 1000, "caps": 0, "no_new": "1", "root": False, "tmp": True, "secrets": True}
+    found = confinement(agent, "worker-io")
+    assert found == {"uid": 1000, "caps": 0, "no_new": "1", "root": False, "tmp": True, "secrets": False}
+    assert agent.state("worker-analyze")["Mounts"] != []
+    assert {mount["RW"] for mount in agent.state("worker-analyze")["Mounts"] if mount["Type"] == "bind"} == {False}
+
+    password = agent.inside("hub", "cat", "/var/lib/phaze-secrets/hub-password").strip()
+    token = agent.inside("hub", "cat", "/var/lib/phaze-secrets/agent-token").strip()
+    assert agent.logs().count(password) == 1, "the password is told, once"
+    assert token not in agent.logs()
+
+    agent.python("hub", SCAN)
+    until(agent, lambda: analysed(agent) == 3)
+
+    # Every connection to the queue server goes: the workers come back and take jobs again.
+    killed = agent.inside("valkey", "valkey-cli", "client", "kill", "type", "normal", "skipme", "yes")
+    assert int(re.sub(r"\D", "", killed)) >= 8
+    shutil.copy(songs[3], music)
+    agent.python("hub", SCAN)
+    until(agent, lambda: analysed(agent) == 4)
+
+    # What is killed is started again, and all that was known still is.
+    ended = ("hub", "valkey", "worker-meta")
+    for service in ended:
+        agent.kill(service)
+    until(agent, lambda: all(agent.state(service)["RestartCount"] == 1 for service in ended), 60)
+    agent("up", "--detach", "--wait", within=300)
+    assert analysed(agent) == 4
+    assert agent.logs().count(password) == 1
+    assert all(agent.state(service)["State"]["Health"]["Status"] == "healthy" for service in UP)
+    assert all(agent.state(service)["RestartCount"] == 0 for service in UP if service.startswith("worker-f"))
+
+    agent("--profile", "metrics", "up", "--detach", "--wait", "prometheus", within=120)
+    until(agent, lambda: targets(agent.prometheus) == {"hub": 1, "workers": 4}, 120)
+    compute_agent_works_beside(agent, token)
+
+
+def compute_agent_works_beside(agent: Stack, token: str) -> None:
+    """compose/cloud-agent.yml on the servers of this one, and alone on the lane: it analyses a file of its scratch."""
+    given = {"PHAZE_AGENT_ID": "local", "PHAZE_AGENT_TOKEN": token, "TEST_NETWORK": f"{agent.project}_default"}
+    servers = {"PHAZE_REDIS_URL": "redis://valkey:6379/0", "PHAZE_HUB_URL": "http://hub:8080"}
+    scratch = {"PHAZE_SCRATCH_DIR": str(agent.folder / "compose/music")}
+    cloud = Stack(agent.folder, HERE / "cloud-override.yml", file="cloud-agent.yml", **given, **servers, **scratch)
+    try:
+        agent("stop", "worker-analyze")
+        cloud("up", "--detach", "--wait", within=300)
+        (line,) = [line for line in cloud.logs().splitlines() if '"worker.started"' in line]
+        started = json.loads(line)
+        assert (started["lane"], started["concurrency"], started["heartbeat"]) == ("analyze", 1, True)
+        size = (agent.folder / "compose/music/untagged.au").stat().st_size
+        assert agent.python("hub", ENQUEUE.replace("SIZE", str(size)))
+        until(cloud, lambda: '"event":"job.settled"' in cloud.logs(), 120)
+    finally:
+        cloud.down()
+
+
+def targets(port: int) -> Counter[str]:
+    """Job -> its targets that Prometheus reaches."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/targets", timeout=10) as answer:
+        found = json.load(answer)["data"]["activeTargets"]
+    return Counter(target["labels"]["job"] for target in found if target["health"] == "up")
+
+
+def test_env_at_the_top_of_the_repository_reaches_every_service(clone: Path, tmp_path: Path) -> None:
+    shutil.copytree(clone / "compose", tmp_path / "compose", symlinks=True)
+    example = (clone / ".env.example").read_text("utf-8")
+    uncommented = re.sub(r"^#(?=[A-Z_]+=)", "", example, flags=re.MULTILINE)
+    chosen = {
+        "PHAZE_REDIS_URL": "redis://elsewhere:6379/1", "PHAZE_LOCAL_VALKEY": "0", "PHAZE_IO_MEMORY": "3g",
+        "PHAZE_CHILD_MEMORY_MB": "999", "PHAZE_UID": "1234", "PHAZE_MUSIC_DIR": "/srv/music",
+        "PHAZE_PUBLISH_HOST": "10.0.0.1",
+    }  # fmt: skip
+    lines = [uncommented, *(f"{name}={value}" for name, value in chosen.items())]
+    (tmp_path / ".env").write_text("\n".join(lines), "utf-8")
+    argv = ["docker", "compose", "-f", "compose/agent.yml", "--profile", "*", "config", "--format", "json"]
+    said = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(said.stdout)["services"]
+    assert found["valkey"]["scale"] == 0
+    assert int(found["worker-io"]["mem_limit"]) == 3 * 2**30
+    assert found["hub"]["ports"][0]["host_ip"] == "10.0.0.1"
+    for name, service in found.items():
+        if name.startswith("worker-"):
+            assert service["environment"]["PHAZE_REDIS_URL"] == chosen["PHAZE_REDIS_URL"]
+            assert service["environment"]["PHAZE_CHILD_MEMORY_MB"] == "999"
+            assert service["user"].startswith("1234:")
+            assert "/srv/music" in {volume["source"] for volume in service["volumes"]}
+
+
+def test_the_light_image_is_small_and_neither_image_can_build(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {}
+    for target in ("light", "music"):
+        said = subprocess.run(
+            ["docker", "image", "inspect", f"{IMAGE}-{target}"], capture_output=True, text=True, timeout=30, check=True
+        )
+        sizes[target] = json.loads(said.stdout)[0]["Size"]
+        look = "command -v pip pip3 gcc cc apt-get; python3 -c 'import pip' 2>/dev/null && echo pip; ls -d /opt/music"
+        argv = ["docker", "run", "--rm", "--entrypoint", "sh", f"{IMAGE}-{target}", "-c", look]
+        found = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+        assert found == (["/opt/music"] if target == "music" else [])
+    with capsys.disabled():
+        sys.stdout.write(f"\nimages: {', '.join(f'{target} {size / 1e6:.0f} MB' for target, size in sizes.items())}\n")
+    assert sizes["light"] < 250e6

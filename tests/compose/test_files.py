@@ -1,0 +1,170 @@
+"""What the Compose files promise, read off them; no Docker needed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.compose_variables import COMPOSE
+from agent.embedded import WORKER_MARGIN
+from agent.lanes import CPU_LANES, LANES
+from agent.settings import ACCEPTED, Settings, load_settings
+from agent.worker import THREAD_PINS
+from tests.compose.files import FILES, environment, services, text, variables, with_defaults
+from tests.conftest import REPO
+
+AGENT = services("agent.yml")
+CLOUD = services("cloud-agent.yml")
+EVERY = [pytest.param(service, id=f"{file}-{name}") for file in FILES for name, service in services(file).items()]
+WORKERS = {name: service for name, service in AGENT.items() if name.startswith("worker-")}
+OURS = [service for service in (*AGENT.values(), *CLOUD.values()) if "build" in service]
+
+THE_HUBS = {"PHAZE_HUB_USER", "PHAZE_HUB_PASSWORD", "PHAZE_HUB_PASSWORD_FILE"}
+
+
+def settings_of(service: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name, value in environment(service).items():
+        if not name.endswith("_FILE") or name == "PHAZE_HEALTH_FILE":
+            monkeypatch.setenv(name, value)
+    return load_settings()
+
+
+@pytest.mark.parametrize("service", EVERY)
+def test_every_service_is_confined_checked_bounded_and_started_again(service: dict[str, Any]) -> None:
+    assert service["restart"] == "unless-stopped"
+    assert service["init"] is True
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["healthcheck"]["test"]
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert re.fullmatch(r"\$\{PHAZE_\w+_MEMORY:-\d+g\}", service["mem_limit"])
+    assert re.fullmatch(r"\$\{PHAZE_\w+_CPUS:-0\}", service["cpus"])
+    assert service["pids_limit"]
+
+
+@pytest.mark.parametrize("service", EVERY)
+def test_no_image_is_without_a_version(service: dict[str, Any]) -> None:
+    name, _, version = with_defaults(service["image"]).rpartition(":")
+    assert name
+    assert version.split("-")[0].strip("v") not in ("", "latest", "light", "music")
+
+
+def test_our_images_have_the_packages_version() -> None:
+    version = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert {with_defaults(service["image"]) for service in OURS} == {
+        f"phaze-agent:{version}-light",
+        f"phaze-agent:{version}-music",
+    }
+
+
+def test_every_lane_has_one_worker_and_one_of_them_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    beating = []
+    for name, service in WORKERS.items():
+        with monkeypatch.context() as patch:
+            settings = settings_of(service, patch)
+        found.append(settings.agent_lane)
+        if settings.beats:
+            beating.append(name)
+        if settings.agent_lane is not None:
+            assert name == f"worker-{settings.agent_lane}"
+            assert settings.concurrency(settings.agent_lane) == load_settings().concurrency(settings.agent_lane)
+            assert "profiles" not in service
+    assert sorted(filter(None, found)) == sorted(LANES)
+    assert beating == ["worker-analyze"]
+    drain = AGENT["worker-drain"]
+    assert drain["profiles"] == ["drain"]
+    assert environment(drain)["PHAZE_AGENT_LANE"] == ""
+    assert environment(drain)["PHAZE_AGENT_HEARTBEAT"] == "false"
+
+
+def test_the_compute_agent_is_one_worker_without_music(monkeypatch: pytest.MonkeyPatch) -> None:
+    (service,) = CLOUD.values()
+    settings = settings_of({**service, "environment": {**service["environment"], **ADDRESSES}}, monkeypatch)
+    assert settings.agent_lane == "analyze"
+    assert settings.concurrency("analyze") == 1
+    assert settings.beats
+    assert "PHAZE_AGENT_HEARTBEAT" not in service["environment"]
+    assert settings.child_memory_mb == 8192
+    assert with_defaults(service["mem_limit"]) == "12g"
+    assert not any("/music" in volume for volume in service["volumes"])
+
+
+ADDRESSES = {"PHAZE_REDIS_URL": "redis://elsewhere", "PHAZE_HUB_URL": "https://elsewhere"}
+
+
+def test_light_lanes_run_without_essentia_and_the_cpu_lanes_with_pins() -> None:
+    for service in OURS:
+        lane = environment(service).get("PHAZE_AGENT_LANE")
+        heavy = lane in CPU_LANES or lane == ""
+        assert service["build"]["target"] == ("music" if heavy else "light")
+        assert service["image"].endswith(f"-{service['build']['target']}")
+        assert (THREAD_PINS.items() <= environment(service).items()) == heavy
+        assert service.get("cpu_shares", 1024) == (128 if heavy and service not in CLOUD.values() else 1024)
+
+
+def test_only_meta_may_write_to_the_music() -> None:
+    for name, service in AGENT.items():
+        for volume in service.get("volumes", []):
+            _, _, place = with_defaults(volume).partition(":")
+            if place.startswith("/music"):
+                assert place == ("/music" if name == "worker-meta" else "/music:ro"), name
+
+
+def test_a_stopping_worker_has_time_for_its_own_grace() -> None:
+    needed = load_settings().shutdown_grace + WORKER_MARGIN
+    for service in [*WORKERS.values(), *CLOUD.values()]:
+        assert float(with_defaults(service["stop_grace_period"]).removesuffix("s")) >= needed
+
+
+def test_no_file_holds_a_secret() -> None:
+    for service in [*AGENT.values(), *CLOUD.values()]:
+        for name, value in service.get("environment", {}).items():
+            if re.search("TOKEN|PASSWORD|SECRET|KEY", name) and value is not None:
+                assert re.fullmatch(r"\$\{\w+:\?[^}]*\}", str(value)) or name.endswith("_FILE"), name
+    for file in FILES:
+        assert not re.search(r"://[^/\s]*:[^/\s@]+@(?!host)", text(file))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_variable_is_a_known_one_with_its_default(file: str) -> None:
+    for name, default in variables(file):
+        assert name in ACCEPTED, name
+        if name in COMPOSE and not (file == "cloud-agent.yml" and name == "PHAZE_ANALYZE_MEMORY"):
+            assert default == COMPOSE[name][0], name
+    for service in services(file).values():
+        names = {name for name in service.get("environment", {}) if name.startswith("PHAZE_")}
+        assert names <= ACCEPTED | THE_HUBS
+
+
+def test_every_compose_variable_is_read() -> None:
+    read = {name for file in FILES for name, _ in variables(file)}
+    assert set(COMPOSE) <= read
+
+
+def test_prometheus_asks_every_worker_and_the_hub() -> None:
+    config = yaml.safe_load((REPO / "compose/prometheus.yml").read_text("utf-8"))
+    hub, workers = config["scrape_configs"]
+    assert hub["static_configs"][0]["targets"] == ["hub:8080"]
+    (found,) = workers["dns_sd_configs"]
+    assert set(found["names"]) == set(WORKERS)
+    for service in WORKERS.values():
+        assert environment(service)["PHAZE_METRICS_PORT"] == str(found["port"])
+        assert environment(service)["PHAZE_METRICS_HOST"] == "0.0.0.0"
+
+
+def test_the_queue_server_keeps_what_it_acknowledged_and_evicts_nothing() -> None:
+    command = " ".join(AGENT["valkey"]["command"])
+    assert "--appendonly yes --appendfsync always" in command
+    assert command.endswith("--maxmemory-policy noeviction")
+    assert AGENT["valkey"]["volumes"] == ["valkey:/data"]
+
+
+def test_the_hub_is_published_on_this_machine_alone() -> None:
+    assert with_defaults(AGENT["hub"]["ports"][0]) == "127.0.0.1:8080:8080"
+    assert not [name for name, service in AGENT.items() if "ports" in service and name not in ("hub", "prometheus")]

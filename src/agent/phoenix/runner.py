@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from saq.types import JobTaskContext
 
-from agent.metrics import WAIT_SECONDS
+from agent.metrics import wait_seconds
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, NotStarted, Quarantined, Result, version_of
 from agent.phoenix.outbox import MAX_NAME, is_name
 from pipelines.errors import ChildDied, RecordNotFoundError
@@ -102,7 +102,7 @@ class Runner:
         assert job is not None
         job.started, job.worker_id, job.attempts = int(run.started * 1000), self._worker.id, run.attempts
         due = max(job.queued / 1000, job.scheduled)
-        WAIT_SECONDS.labels(job.function).observe(max(0.0, run.started - due))
+        wait_seconds(job.function).observe(max(0.0, run.started - due))
         if (timeout := self._timeout_of(job)) > 0:
             run.limit(timeout)
         context: Any = {**self._worker.context, "job": job, "run": run}

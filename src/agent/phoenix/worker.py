@@ -81,6 +81,8 @@ class LaneWorker(Worker[Any]):
         self.lane_queue = queue
         self.lane = lane
         self.runs: dict[str, Run] = {}
+        self._latest: dict[str, Run] = {}
+        """Job id -> its run that was claimed last, while it has not ended."""
         self.settled = 0
         self.stale = 0
         self._grace = grace
@@ -173,23 +175,27 @@ class LaneWorker(Worker[Any]):
 
     def _count(self, task: str, outcome: str, seconds: float) -> None:
         task = task if task in self.functions else "unknown"  # what strangers enqueue makes no series of its own
-        metrics.RUNS.labels(task, outcome).inc()
-        metrics.RUN_SECONDS.labels(task).observe(seconds)
+        metrics.runs(task, outcome).inc()
+        metrics.run_seconds(task).observe(seconds)
 
     # One run.
 
     def begin(self, run: Run) -> None:
         """Start a claimed run; one that was taken over too often, once it can run alone."""
-        for older in self.runs.values():
-            if older.id == run.id:  # its lease had ended unheard: it is this run's now
-                older.cancel("lost")
-        self.runs[run.token] = run
+        if (older := self._latest.get(run.id)) is not None:  # its lease had ended unheard: it is this run's now
+            older.cancel("lost")
+        self.runs[run.token] = self._latest[run.id] = run
         log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
         self._alone.begin(run)
 
     def _hand_back(self, run: Run) -> None:
-        self.runs.pop(run.token, None)
+        self._forget(run)
         self._pump.add(self._endings.released(run))
+
+    def _forget(self, run: Run) -> None:
+        self.runs.pop(run.token, None)
+        if self._latest.get(run.id) is run:
+            del self._latest[run.id]
 
     def _start(self, run: Run) -> None:
         run.task = asyncio.create_task(self._carry_out(run))
@@ -208,7 +214,7 @@ class LaneWorker(Worker[Any]):
             run.no_limit()
             if ending is not None:
                 self._pump.add(ending)
-            self.runs.pop(run.token, None)
+            self._forget(run)
             self._alone.ended(run)
             self._pump.wake()
         await self._runner.after(run)

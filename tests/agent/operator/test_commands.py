@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -19,27 +17,10 @@ from agent.phoenix.endings import CircuitHeld, Quarantined
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.worker import LaneWorker
 from pipelines.errors import RecordNotFoundError
+from tests.agent.operator.conftest import Phaze
 
 TASK = "push_file"
 QUEUE = queue_name("local", "io")
-
-Phaze = Callable[..., Any]
-
-
-@pytest.fixture
-def phaze(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Phaze:
-    monkeypatch.setenv("PHAZE_REDIS_URL", valkey_url)
-
-    async def run(*arguments: str, code: int = 0) -> str:
-        command = [sys.executable, "-m", "agent.cli", *arguments]
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr
-
-    return run
 
 
 class Lane:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from redis.asyncio import Redis
 from saq.queue.redis import RedisQueue
 
@@ -20,25 +16,9 @@ from agent.phoenix.endings import CircuitHeld
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.worker import LaneWorker
 from agent.queue_activity import get_queue_activity
+from tests.agent.operator.conftest import Phaze
 
 BASE = base_queue_name("local")
-Phaze = Callable[..., Any]
-
-
-@pytest.fixture
-def phaze(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Phaze:
-    monkeypatch.setenv("PHAZE_REDIS_URL", valkey_url)
-
-    async def run(*arguments: str, code: int = 0) -> str:
-        command = [sys.executable, "-m", "agent.cli", *arguments]
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr
-
-    return run
 
 
 async def test_lanes_shows_every_lane_and_the_base_queue_only_while_it_matters(redis: Redis, phaze: Phaze) -> None:

@@ -258,6 +258,7 @@ async def test_jobs_that_kill_their_worker_are_quarantined_and_the_others_are_do
         assert await until(dead_or_done, 30)
         if worker.process.poll() is None:
             break
+        await asyncio.sleep(lanes.lease)  # as a supervisor waits: deaths closer together than that accuse nobody
     assert await quarantined(redis) == {f"bad{number}" for number in range(poison)}
     for number in range(good):
         job = await queue.job(f"work:{number}")

@@ -1,1 +1,1 @@
-"""What surrounds every task: the outbox and its relay here; claim, lease, settle, retry and breaker join them."""
+"""What surrounds every task: claim, lease, settling, retries, circuits, dead letters, and the outbox with its relay."""

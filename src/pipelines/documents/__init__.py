@@ -1,1 +1,1 @@
-"""Documents: Router -> Parser -> Grouper. The room; its libraries move in with their own lanes."""
+"""Documents: Router (fetch and read pages), Parser (facts of a page), Grouper (one name and unit for each)."""

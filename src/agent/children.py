@@ -15,6 +15,7 @@ import os
 import pickle
 import resource
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
@@ -53,6 +54,13 @@ NICER = 10
 """Steps of nice(2) below the worker: where cores are scarce, what takes a moment goes before what takes minutes."""
 
 
+STOP_GRACE = 10.0
+"""Seconds that are waited for killed children to be gone."""
+
+AS_ASKED, OF_ITSELF = 79, 1000
+"""Exit codes: of a child that ends after its share of jobs, and, in place of 0, of one whose job ended the process."""
+
+
 class ChildTimeout(TimeoutError):
     """The function ran past its time and its process was killed."""
 
@@ -75,6 +83,16 @@ class _Child(multiprocessing.context.SpawnProcess):
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def run(self) -> None:
+        super().run()
+        sys.exit(AS_ASKED)
+
+    @property
+    def exitcode(self) -> int | None:
+        """0 for an end that was asked for alone: pebble overlooks a process that ends with 0, and its job with it."""
+        code = super().exitcode
+        return {AS_ASKED: 0, 0: OF_ITSELF}.get(code, code) if code is not None else None
 
     def terminate(self) -> None:
         self.kill()
@@ -165,7 +183,9 @@ class Slot:
                     listener(float(fraction), str(note))
 
     def stop(self) -> None:
+        """Kill the child. Blocks until pebble's threads have ended: one of them may just be handing on the pipe."""
         self.pool.stop()  # type: ignore[no-untyped-call]  # pebble's own gap
+        self.pool.join()
         self._hear.close()
         self._say.close()
 
@@ -217,11 +237,11 @@ class Children:
         kwargs: dict[str, Any],
     ) -> T:
         try:
-            slot = self._slot(number)
+            slot = await self._slot(number)
             future = slot.pool.schedule(_guarded, args=(function, args, kwargs), timeout=timeout)
         except RuntimeError:  # its process died while idle: the pool says so only now
-            self._discard(number)
-            slot = self._slot(number)
+            await self._discard(number)
+            slot = await self._slot(number)
             future = slot.pool.schedule(_guarded, args=(function, args, kwargs), timeout=timeout)
         try:
             with slot.heard_by(listener):
@@ -236,32 +256,34 @@ class Children:
             CHILDREN_ENDED.labels("died").inc()
             raise ChildDied(f"its child process {error.pid} {_describe(error.exitcode)}") from None
         except (BrokenProcessPool, FutureCancelled) as error:
-            self._discard(number)
+            await self._discard(number)
             CHILDREN_ENDED.labels("died").inc()
             raise ChildDied(f"its child process ended before it could start the job ({error!r})") from None
         return result
 
-    def _slot(self, number: int) -> Slot:
+    async def _slot(self, number: int) -> Slot:
         slot = self._slots.get(number)
         if slot is None or not slot.pool.active:
-            self._discard(number)
+            await self._discard(number)
             slot = self._slots[number] = Slot(self._memory, self._max_jobs, self._context)
         return slot
 
-    def _discard(self, number: int) -> None:
+    async def _discard(self, number: int) -> None:
         slot = self._slots.pop(number, None)
         if slot is not None:
             log.warning("child.pool_replaced", slot=number)
-            slot.stop()
+            await _ended([slot], STOP_GRACE)
 
-    async def close(self, grace: float = 10.0) -> None:
+    async def close(self, grace: float = STOP_GRACE) -> None:
         """Kill all children and wait for their ends, `grace` seconds at most."""
         slots, self._slots = list(self._slots.values()), {}
-        for slot in slots:
-            slot.stop()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                await asyncio.gather(*(asyncio.to_thread(slot.pool.join) for slot in slots))
+        await _ended(slots, grace)
+
+
+async def _ended(slots: list[Slot], grace: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace):
+            await asyncio.gather(*(asyncio.to_thread(slot.stop) for slot in slots))
 
 
 def _describe(exitcode: int | None) -> str:
@@ -271,4 +293,4 @@ def _describe(exitcode: int | None) -> str:
         except ValueError:
             name = f"signal {-exitcode}"
         return f"was ended by {name}"
-    return f"ended with exit code {exitcode}"
+    return f"ended with exit code {0 if exitcode == OF_ITSELF else exitcode}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import time
@@ -41,6 +42,8 @@ async def test_a_result_comes_back(children: Children) -> None:
     ("function", "error", "said"),
     [
         (work.crash, ChildDied, "SIGSEGV"),
+        (functools.partial(work.exit_at_once, 0), ChildDied, "exit code 0"),
+        (functools.partial(work.exit_at_once, 3), ChildDied, "exit code 3"),
         (work.eat_memory, ChildDied, "PHAZE_CHILD_MEMORY_MB"),
         (work.raise_odd, ChildError, "Odd: 1"),
         (work.unpicklable, ChildError, "pickle"),

@@ -11,24 +11,27 @@ set here, to which the server refuses to move a job the plain way.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from saq.job import Job, Status
+from saq.job import TERMINAL_STATUSES, Job, Status
 from saq.queue.redis import PubSubMultiplexer, RedisQueue
 from saq.utils import now
 
+from agent.cancelling import end
 from agent.phoenix import keys
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.runs import Ending, Run
 from agent.phoenix.scripts import Scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from redis.asyncio import Redis
-    from saq.types import CountKind, QueueInfo
+    from saq.types import CountKind, ListenCallback, QueueInfo
 
     from agent.redis_client import Line
 
@@ -212,6 +215,28 @@ class LaneQueue(RedisQueue):
     async def jobs(self, job_keys: Any) -> list[Job | None]:
         """The stored jobs, in order."""
         return await self._stored([self.job_id(key) for key in job_keys])
+
+    async def listen(
+        self, job_keys: Iterable[str], callback: ListenCallback, timeout: float | None = 10, poll_interval: float = 0.5
+    ) -> None:
+        """Call `callback` with each change of state until it says True; TimeoutError after `timeout` seconds.
+
+        Nobody hears what the server said before a subscription stood, so jobs that are over are looked up as well.
+        """
+        waiting = list(job_keys)
+        hearing = asyncio.create_task(super().listen(waiting, callback, timeout))
+        try:
+            while waiting and not (await asyncio.wait({hearing}, timeout=poll_interval))[0]:
+                over = [job for job in await self.jobs(waiting) if job and job.status in TERMINAL_STATUSES]
+                waiting = [key for key in waiting if key not in {job.key for job in over}]
+                for job in over:
+                    stop = callback(job.key, job.status)
+                    if await stop if isinstance(stop, Awaitable) else stop:
+                        return
+            await hearing
+        finally:
+            if not hearing.done():
+                await end({hearing})
 
     async def _update(self, job: Job, status: Status | None = None, **kwargs: Any) -> None:
         """Change a stored job's text, if it still exists; its place and its time to live stay."""

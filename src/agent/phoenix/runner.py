@@ -147,7 +147,7 @@ class Runner:
         try:
             return self._endings.done(run, result)
         except (TypeError, ValueError) as error:
-            return self._endings.quarantined(run, Quarantined(f"its result cannot be recorded: {error}"))
+            return self._endings.quarantined(run, Quarantined(f"its result is not JSON: {error}"))
 
     def _failed(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
         log.warning("job.failed", task=run.service, record_id=run.record, attempts=run.attempts,

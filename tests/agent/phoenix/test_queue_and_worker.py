@@ -123,11 +123,9 @@ async def test_a_plain_producer_works_unchanged(queue: LaneQueue, redis: Redis) 
     job = await producer.enqueue("work", key="work:2", value="x", seconds=0.5)
     assert job is not None
     assert await producer.enqueue("work", key="work:2", value="x") is None, "its key is taken"
-    await job.refresh(until_complete=5)
+    assert await until(lambda: status(queue, "work:2", Status.COMPLETE), 20)
+    await job.refresh()
     assert (job.status, job.result) == (Status.COMPLETE, "x")
-    found = await producer.job("work:2")
-    assert found is not None
-    assert found.result == "x"
     await producer._pubsub.close()
 
 
@@ -326,3 +324,27 @@ async def test_a_hundred_other_jobs_of_a_lane_hardly_feel_a_thousand_that_are_he
             break
     logging.getLogger("figures").warning("p95 in ms, idle and beside 1,000 parked jobs: %s", figures)
     assert held <= 2 * idle, figures
+
+
+@pytest.mark.usefixtures("working")
+@pytest.mark.parametrize("form", ["plain", "coroutine"])
+async def test_who_begins_to_listen_when_the_job_is_over_is_told_all_the_same(queue: LaneQueue, form: str) -> None:
+    await queue.apply("work", key="work:1", value=1, poll_interval=0.05)
+    told: list[tuple[str, Status]] = []
+
+    def stop(key: str, state: Status) -> bool:
+        told.append((key, state))
+        return True
+
+    async def stop_later(key: str, state: Status) -> bool:
+        return stop(key, state)
+
+    await queue.listen(["work:1"], stop if form == "plain" else stop_later, 20)
+    assert told == [("work:1", Status.COMPLETE)]
+
+
+async def test_listening_ends_with_its_time_and_without_keys_at_once(queue: LaneQueue) -> None:
+    await queue.enqueue("work", key="work:1")
+    with pytest.raises(TimeoutError):
+        await queue.listen(["work:1"], lambda *_: True, 0.7)
+    await queue.listen([], lambda *_: True, 20)

@@ -5,8 +5,9 @@
 
 A job that several workers died under may have killed them, or may have lain beside the one that did. So its worker lets
 it run with nothing beside it and says so in the job's lock; a worker that dies then has died of that job, unless others
-died with it (upkeep.lua counts). One job at a time waits for that, at its worker's cost; what else was claimed goes
-back to the head of the queue, for other workers or for afterwards.
+died with it (upkeep.lua counts). Two such jobs might kill two workers in step for ever: those that were taken over
+often take turns in their queue (claim.lua). One job at a time waits for that, at its worker's cost; what else was
+claimed goes back to the head of the queue, for other workers or for afterwards.
 """
 
 from __future__ import annotations

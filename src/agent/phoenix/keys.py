@@ -79,7 +79,10 @@ def parked_index_key(queue: str) -> str:
 
 
 def deaths_key(queue: str) -> str:
-    """`phoenix:deaths:<queue>`: a hash, job id -> `takeovers:own deaths`, of jobs whose worker or child died."""
+    """`phoenix:deaths:<queue>`: a hash, job id -> `takeovers:own deaths`, of jobs whose worker or child died.
+
+    Its field `turn` holds the lock's key of the one among them that may run while none of its kind does.
+    """
     return f"phoenix:deaths:{queue}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from agent.phoenix.endings import OWN_DEATHS
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.runs import Run
 from tests.agent.phoenix.engines import NAME, Lanes, Note, WorkerProcess, over, processes, running, until
+from tests.agent.phoenix.test_model import MOVED_CLOCK
 
 lanes = Lanes()
 Start = Callable[..., WorkerProcess]
@@ -208,6 +210,26 @@ async def test_workers_that_die_at_once_die_of_nothing_although_their_leases_end
     assert await deaths(redis) == {"1": "1:0", "2": "1:0"}
 
 
+async def test_jobs_that_were_taken_over_often_take_turns(queue: LaneQueue) -> None:
+    for record in "12":
+        await queue.enqueue("work", key=f"work:{record}")
+    await taken_over(queue, 4)
+    await queue.enqueue("work", key="work:3")
+    _, first, _ = await queue.step("a", "", 10)
+    assert sorted(run.record for run in first) in (["1", "3"], ["2", "3"])
+    await asyncio.sleep(2.1)
+    await queue.upkeep(orphans=False, aborts=False)
+    assert (await queue.step("b", "", 10))[1] == [], "the other waits as long as the first one's lock stands"
+    await queue.sweep()
+    runs: list[Run] = []
+    async with asyncio.timeout(20):
+        while not runs:
+            await asyncio.sleep(0.1)
+            await queue.upkeep(orphans=False, aborts=False)
+            runs = [run for run in (await queue.step("b", "", 10))[1] if run.record in "12"]
+    assert len(runs) == 1
+
+
 async def test_a_job_whose_text_is_gone_leaves_no_deaths_to_a_later_one(queue: LaneQueue, redis: Redis) -> None:
     await queue.enqueue("work", key="work:1")
     await dead_under(queue, "a")
@@ -241,30 +263,35 @@ async def quarantined(redis: Redis) -> set[str]:
     return {json.loads(letter)["id"].rpartition(":")[2] for letter in letters}
 
 
-@pytest.mark.parametrize(("poison", "good"), [(2, 5), (1, 0)], ids=["two of seven", "the only job"])
+@pytest.mark.parametrize(
+    ("poison", "good", "workers"),
+    [(2, 5, 1), (1, 0, 1), (2, 2, 2)],
+    ids=["two of seven", "the only job", "one a worker"],
+)
 async def test_jobs_that_kill_their_worker_are_quarantined_and_the_others_are_done(
-    queue: LaneQueue, redis: Redis, valkey_url: str, note: Note, start: Start, poison: int, good: int
+    queue: LaneQueue, redis: Redis, valkey_url: str, note: Note, start: Start, poison: int, good: int, workers: int
 ) -> None:
+    """Whoever watches over the workers starts each again at once."""
     for number in range(poison):
         await queue.enqueue("work", key=f"work:bad{number}", note=str(note.path), how="die", seconds=0.3, timeout=0)
     for number in range(good):
         await queue.enqueue("work", key=f"work:{number}", note=str(note.path))
-    for _ in range(poison * (ALONE_AFTER + OWN_DEATHS) + 1):
-        worker = start(lanes, valkey_url, note.path.parent, concurrency=3)
-
-        async def dead_or_done(process: Any = worker.process) -> bool:
-            return process.poll() is not None or await queue.count("incomplete") == 0
-
-        assert await until(dead_or_done, 30)
-        if worker.process.poll() is None:
-            break
-        await asyncio.sleep(lanes.lease)  # as a supervisor waits: deaths closer together than that accuse nobody
+    running: list[WorkerProcess] = []
+    died = 0
+    async with asyncio.timeout(100):
+        while await queue.count("incomplete"):
+            died += len(running)
+            running = [worker for worker in running if worker.process.poll() is None]
+            died -= len(running)
+            while len(running) < workers:
+                running.append(start(lanes, valkey_url, note.path.parent, concurrency=3))
+            await asyncio.sleep(0.05)
     assert await quarantined(redis) == {f"bad{number}" for number in range(poison)}
     for number in range(good):
         job = await queue.job(f"work:{number}")
         assert job is not None
         assert job.status is Status.COMPLETE
-    assert await queue.count("incomplete") == 0
+    assert died <= poison * (2 * ALONE_AFTER + OWN_DEATHS + 1)
 
 
 async def test_killing_all_workers_over_and_over_quarantines_nothing(
@@ -291,3 +318,44 @@ async def test_killing_all_workers_over_and_over_quarantines_nothing(
         assert job is not None
         assert job.status is Status.COMPLETE
     assert await quarantined(redis) == set()
+
+
+@pytest.mark.parametrize(("poison", "workers"), [(2, 1), (2, 2), (3, 2), (5, 3)])
+@pytest.mark.parametrize("restart", [0.5, 3.0, 20.0])
+async def test_jobs_that_kill_their_workers_in_step_are_told_apart_in_the_end(
+    queue: LaneQueue, redis: Redis, poison: int, workers: int, restart: float
+) -> None:
+    """Time is moved: leases of 15 s, deaths 0.3 s after each claim, a supervisor that starts all at the same pace."""
+    queue = LaneQueue(redis, name=NAME)
+    queue.scripts.prelude = MOVED_CLOCK
+    now = 1_800_000_000.0
+    alive_from = dict.fromkeys(range(workers), now)
+    generation = Counter[int]()
+    guilty: set[str] = set()
+    await redis.set("test:clock", int(now * 1e6))
+    for number in range(poison):
+        await queue.enqueue("work", key=f"work:bad{number}")
+    for _ in range(2000):
+        now += 0.3
+        await redis.set("test:clock", int(now * 1e6))
+        await queue.upkeep(orphans=True, aborts=False)
+        for worker in alive_from:
+            if alive_from[worker] > now:
+                continue
+            _, runs, _ = await queue.step(f"{worker}-{generation[worker]}", "", 1)
+            if not runs:
+                continue
+            if runs[0].own_deaths >= OWN_DEATHS:
+                guilty.add(runs[0].record)
+                await redis.zrem(keys.active_key(NAME), runs[0].id)
+                await redis.zrem(keys.incomplete_key(NAME), runs[0].id)
+                await redis.delete(keys.lock_key("work", runs[0].record))
+                continue
+            if runs[0].takeovers >= ALONE_AFTER:
+                assert await queue.alone(runs[0])
+            generation[worker] += 1
+            alive_from[worker] = now + restart
+        if len(guilty) == poison:
+            break
+    assert len(guilty) == poison, f"after {now - 1_800_000_000:.0f} s"
+    assert generation.total() <= poison * 10, "deaths that it took"

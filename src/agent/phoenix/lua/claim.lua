@@ -7,6 +7,7 @@
 
 local LOCKED_ELSEWHERE = 2     -- seconds until a job whose record somebody else runs is looked at again
 
+local TURNS_AFTER = 4          -- takeovers after which a job shares its queue with no other of its kind
 local CHUNK = 100        -- ids that are looked at together
 local SCAN = 1000        -- ids that one claim looks at at most
 local BYTES = 4194304    -- of jobs and markers in one answer, at most; a larger one travels alone
@@ -24,6 +25,17 @@ local function pass_over(keys, fact, paused, now)
     else
         redis.call('ZADD', keys.incomplete, math.floor(now / 1000) + LOCKED_ELSEWHERE, fact.id)
     end
+end
+
+-- Workers that die together accuse no job, and two jobs that kill their workers might die together for ever. So those
+-- that were taken over often take turns: in the end each has died with none of its kind beside it.
+local function out_of_turn(keys, fact, held)
+    local takeovers = tonumber(string.match(fact.deaths or '', '^(%d+):') or 0)
+    if takeovers < TURNS_AFTER or fact.service == '' then return false end
+    local holder = redis.call('HGET', keys.deaths, 'turn')
+    if holder and holder ~= fact.lock_key and (held[holder] or redis.call('EXISTS', holder) == 1) then return true end
+    redis.call('HSET', keys.deaths, 'turn', fact.lock_key)
+    return false
 end
 
 -- A lock, a token and a lease for one job, for MSET and ZADD; and what the worker is told.
@@ -72,7 +84,8 @@ local function claim(keys, prefix, worker, lease, lane, n)
             local here = not running[at] and not held[fact.id]
                 and (due[at] and tonumber(due[at]) == 0 or not due[at] and restored(keys, fact))
             if not here then  -- it is elsewhere already, or over
-            elseif not fact.job or paused[fact.service] or held[lock] or lease_end(fact.lock) > now then
+            elseif not fact.job or paused[fact.service] or held[lock] or lease_end(fact.lock) > now
+                or out_of_turn(keys, fact, held) then
                 pass_over(keys, fact, paused, now)
                 held[fact.id] = true
             else

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
@@ -83,6 +84,7 @@ class Machine(RuleBasedStateMachine):
         self.asked: set[str] = set()  # records of running jobs that somebody wants to end
         self.recorded: dict[str, list[str]] = {}  # record/version -> tokens in the outbox
         self.version: dict[str, int] = dict.fromkeys(RECORDS, 0)
+        self.takeovers = Counter[str]()
         self.call(self.redis.flushall())
         self.set_clock()
 
@@ -112,6 +114,20 @@ class Machine(RuleBasedStateMachine):
             self.lease[run.record] = self.now + LEASE_MS
             (self.held if heard else self.unheard_of).append((owner, run))
             run.job = self.queue.deserialize(run.text)
+        for record, place in self.place.items():
+            if place == "queued" and self.due(record):
+                assert self.takeovers[record] >= 4, "it waits for its turn"
+                self.place[record] = "planned"
+
+    def gone(self, record: str) -> None:
+        del self.place[record]
+        del self.takeovers[record]
+
+    def due(self, record: str) -> float | None:
+        score: float | None = self.call(
+            self.redis.zscore(keys.incomplete_key(NAME), f"{self.queue.prefix}task:{record}")
+        )
+        return score
 
     def owns(self, run: Run) -> bool:
         return self.place.get(run.record) == "running" and self.owner_of[run.record] is run
@@ -129,7 +145,7 @@ class Machine(RuleBasedStateMachine):
         ((answer,), *_) = self.call(self.queue.step(owner, "meta", 0, [ending]))
         if mine:
             assert answer == "settled"
-            del self.place[run.record]
+            self.gone(run.record)
             self.asked.discard(run.record)
             assert run.job is not None
             assert run.job.kwargs is not None
@@ -157,7 +173,7 @@ class Machine(RuleBasedStateMachine):
         self.given_up |= {run.token} if mine else set()
         if mine and run.record in self.asked:
             self.asked.remove(run.record)
-            del self.place[run.record]
+            self.gone(run.record)
         elif mine:
             self.place[run.record] = {"retry": "scheduled", "release": "queued", "park": "parked"}[kind]
 
@@ -184,13 +200,17 @@ class Machine(RuleBasedStateMachine):
         assert self.call(self.queue.unheard(owner, known)) == len(found - self.asked)
         for record in found & self.asked:
             self.asked.remove(record)
-            del self.place[record]
+            self.gone(record)
         for record in found & self.place.keys():
             self.place[record] = "queued"
 
     @rule()
     def hurry(self) -> None:
-        failed = {record for record, place in self.place.items() if place == "scheduled"}
+        failed = {
+            record
+            for record, place in self.place.items()
+            if place == "scheduled" or (place == "planned" and self.call(self.queue.job(f"task:{record}")).attempts)
+        }
         assert self.call(self.queue.hurry()) == len(failed)
         for record in failed:
             self.place[record] = "queued"
@@ -208,12 +228,13 @@ class Machine(RuleBasedStateMachine):
         assert {job_id.rsplit(":", 1)[1] for job_id in taken} == expected - self.asked
         for record in expected & self.asked:
             self.asked.remove(record)
-            del self.place[record]
+            self.gone(record)
         expected &= self.place.keys()
         for record in expected:
             self.place[record] = "queued"
+            self.takeovers[record] += 1
         for record in scheduled:
-            if self.call(self.redis.zscore(keys.incomplete_key(NAME), f"{self.queue.prefix}task:{record}")) == 0:
+            if self.due(record) == 0:
                 self.place[record] = "queued"
 
     @rule()
@@ -234,7 +255,7 @@ class Machine(RuleBasedStateMachine):
             self.asked.add(record)
         elif place is not None:
             self.asked.discard(record)
-            del self.place[record]
+            self.gone(record)
 
     @invariant()
     def every_job_is_in_exactly_one_place(self) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal
@@ -22,24 +24,26 @@ LogFormat = Literal["auto", "console", "json"]
 LEVELS = {"exception": "error", "warn": "warning"}
 """Names of methods that are not names of levels."""
 
-NESTED = (dict, list, tuple, set, frozenset, bytes)
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Values that hold no others, and are no bytes."""
 ENCODER = json.JSONEncoder(default=repr, skipkeys=True)
 """For what orjson refuses: lone surrogates of names of files, integers beyond 64 bits."""
 
 
 def redact_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """structlog processor: no field that is secret by name leaves through a log line. Bytes become text."""
+    secret = secret_names(tuple(event))
     for name, value in event.items():
-        if is_secret(name) or isinstance(value, NESTED):
+        if type(value) not in PLAIN or name in secret:
             clean = redact_names(value, name)
             event[name] = clean.decode("utf-8", "replace") if isinstance(clean, bytes) else clean
     return event
 
 
 @lru_cache(maxsize=1024)
-def is_secret(name: str) -> bool:
-    """Whether a field of this name is secret; the same few names come with every line."""
-    return NAMES.search(name) is not None
+def secret_names(names: tuple[str, ...]) -> frozenset[str]:
+    """Those of fields' names that are secret; the same few fields come with most lines."""
+    return frozenset(name for name in names if NAMES.search(name))
 
 
 def redact_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
@@ -55,6 +59,16 @@ def render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
         return ENCODER.encode(event)
 
 
+def _timestamp() -> str:
+    seconds, milliseconds = divmod(time.time_ns() // 1_000_000, 1000)
+    return f"{_second(seconds)}.{milliseconds:03d}+00:00"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
 class Bound:
     """First processor: the fields of this process, on every line, with its level and time."""
 
@@ -62,9 +76,31 @@ class Bound:
         self._fields = {name: value for name, value in fields.items() if value is not None}
 
     def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         level = LEVELS.get(method, method)
-        return {"timestamp": now, "level": level, "event": event.pop("event", ""), **self._fields, **event}
+        return {"timestamp": _timestamp(), "level": level, "event": event.pop("event", ""), **self._fields, **event}
+
+
+HELD = threading.local()
+"""`lines` of this thread that are written at once, while it is within `together`."""
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Write the lines of the body, which must not wait for anything, with one call: that is a good part of the cost."""
+    lines: list[str] = []
+    HELD.lines = lines
+    try:
+        yield
+    finally:
+        HELD.lines = None
+        if lines:
+            _write("\n".join(lines))
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 class Lines:
@@ -74,10 +110,12 @@ class Lines:
     """
 
     def msg(self, line: str) -> None:
-        """Write one line."""
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+        """Write one line, or hold it back for `together`."""
+        held = getattr(HELD, "lines", None)
+        if held is not None:
+            held.append(line)
+        else:
+            _write(line)
 
     debug = info = warning = error = critical = msg
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import structlog
@@ -105,3 +107,30 @@ def test_an_exceptions_text_is_redacted_and_the_standard_library_logs_the_same_w
     assert line["logger"] == "other"
     assert "hunter2" not in json.dumps(line)
     assert "ValueError" in line["exception"]
+
+
+def test_lines_that_are_written_together_are_all_written_whatever_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "json")
+    log = structlog.get_logger()
+
+    def say() -> None:
+        log.info("one")
+        other = threading.Thread(target=lambda: log.info("of another thread"))
+        other.start()
+        other.join(10)
+        log.info("two")
+        assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["of another thread"]
+        raise ValueError("in between")
+
+    with pytest.raises(ValueError, match="in between"), logs.together():
+        say()
+    log.info("three")
+    assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["one", "two", "three"]
+
+
+def test_a_line_says_when_it_was_written(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "json")
+    before = datetime.now(UTC)
+    structlog.get_logger().info("now")
+    said = datetime.fromisoformat(json.loads(capsys.readouterr().err)["timestamp"])
+    assert before - timedelta(milliseconds=1) <= said <= datetime.now(UTC)

@@ -10,6 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
@@ -66,6 +69,21 @@ async def test_each_run_is_counted_by_what_came_of_it(redis: Redis) -> None:
     assert values(text, "phaze_wait_seconds_count", "task")[("counted",)] == 4
     assert values(text, "phaze_run_seconds_count", "task")[("counted",)] == 4
     assert values(text, "phaze_script_seconds_count", "script")[("step",)] >= 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 10_000)), max_size=50))
+def test_what_is_observed_by_task_is_what_the_librarys_histogram_would_show(observed: list[tuple[str, float]]) -> None:
+    ours, theirs = metrics.TaskSeconds("t_seconds", "x", registry=CollectorRegistry()), CollectorRegistry()
+    histogram = Histogram("t_seconds", "x", ("task",), buckets=metrics.MINUTES, registry=theirs)
+    for task, seconds in observed:
+        ours.observe(task, seconds)
+        histogram.labels(task).observe(seconds)
+    names = "t_seconds_bucket", "t_seconds_count", "t_seconds_sum"
+    shown = [sample for family in ours.collect() for sample in family.samples]
+    expected = [sample for family in theirs.collect() for sample in family.samples if sample.name in names]
+    assert {(s.name, *s.labels.items()): s.value for s in shown} == pytest.approx(
+        {(s.name, *s.labels.items()): s.value for s in expected}
+    )
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from saq.types import JobTaskContext
 
-from agent.metrics import wait_seconds
+from agent.metrics import WAIT_SECONDS
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, NotStarted, Quarantined, Result, version_of
 from agent.phoenix.outbox import MAX_NAME, is_name
 from pipelines.errors import ChildDied, RecordNotFoundError
@@ -102,14 +102,15 @@ class Runner:
         assert job is not None
         job.started, job.worker_id, job.attempts = int(run.started * 1000), self._worker.id, run.attempts
         due = max(job.queued / 1000, job.scheduled)
-        wait_seconds(job.function).observe(max(0.0, run.started - due))
+        WAIT_SECONDS.observe(job.function, max(0.0, run.started - due))
         if (timeout := self._timeout_of(job)) > 0:
             run.limit(timeout)
         context: Any = {**self._worker.context, "job": job, "run": run}
         assert run.task is not None
         self._worker.job_task_contexts[job] = JobTaskContext(task=run.task, aborted=None)
         try:
-            await self._worker._before_process(context)
+            if self._worker.before_process:
+                await self._worker._before_process(context)
             value = await handler(context, **(job.kwargs or {}))
             return self._done(run, value if isinstance(value, Result) else Result(value))
         except asyncio.CancelledError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from saq.worker import ensure_coroutine_function
 
 from agent import metrics
 from agent.cancelling import end
+from agent.logs import together
 from agent.phoenix.alone import Alone
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
@@ -85,6 +87,7 @@ class LaneWorker(Worker[Any]):
         """Job id -> its run that was claimed last, while it has not ended."""
         self.settled = 0
         self.stale = 0
+        self._log = log.bind()  # found once: the module's own looks for its configuration at each line
         self._grace = grace
         self._sweep_every = sweep
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
@@ -133,12 +136,23 @@ class LaneWorker(Worker[Any]):
 
     def note(self, endings: Sequence[Ending], answers: Sequence[str]) -> None:
         """What became of endings."""
-        for ending, answer in zip(endings, answers, strict=True):
-            self._note(ending, answer)
+        counts = Counter[tuple[str, str]]()
+        now = time.time()
+        try:
+            with together():
+                for ending, answer in zip(endings, answers, strict=True):
+                    seconds = now - ending.run.started
+                    outcome = self._note(ending, answer, seconds)
+                    service = ending.run.service
+                    task = service if service in self.functions else "unknown"  # what strangers enqueue makes no series
+                    counts[task, outcome] += 1
+                    metrics.RUN_SECONDS.observe(task, seconds)
+        finally:
+            for labels, count in counts.items():
+                metrics.runs(*labels).inc(count)
 
-    def _note(self, ending: Ending, answer: str) -> None:
+    def _note(self, ending: Ending, answer: str, seconds: float) -> str:
         run = ending.run
-        seconds = time.time() - run.started
         outcome = ending.outcome if answer == "settled" else answer
         if answer == "settled" and ending.kind == "settle":
             self.settled += 1
@@ -148,8 +162,8 @@ class LaneWorker(Worker[Any]):
                 self.queue.failed += 1
             else:
                 self.queue.aborted += 1
-            log.info("job.settled", task=run.service, record_id=run.record, outcome=outcome,
-                     seconds=round(seconds, 3), attempts=run.attempts)  # fmt: skip
+            self._log.info("job.settled", task=run.service, record_id=run.record, outcome=outcome,
+                           seconds=round(seconds, 3), attempts=run.attempts)  # fmt: skip
         elif answer == "settled":
             self.queue.retried += ending.kind == "retry"
             log.info(f"job.{outcome}", task=run.service, record_id=run.record, attempts=run.attempts,
@@ -161,7 +175,7 @@ class LaneWorker(Worker[Any]):
             outcome = "error"
             log.error("job.settle_failed", id=run.id, error=answer, again_in=SETTLE_AGAIN)
             self._settle_later(ending)
-        self._count(run.service, outcome, seconds)
+        return outcome
 
     def _settle_later(self, ending: Ending) -> None:
         """The server cannot write it until somebody has repaired a key; until then the run and its result are ours."""
@@ -173,11 +187,6 @@ class LaneWorker(Worker[Any]):
 
         asyncio.get_running_loop().call_later(SETTLE_AGAIN, again)
 
-    def _count(self, task: str, outcome: str, seconds: float) -> None:
-        task = task if task in self.functions else "unknown"  # what strangers enqueue makes no series of its own
-        metrics.runs(task, outcome).inc()
-        metrics.run_seconds(task).observe(seconds)
-
     # One run.
 
     def begin(self, run: Run) -> None:
@@ -185,7 +194,7 @@ class LaneWorker(Worker[Any]):
         if (older := self._latest.get(run.id)) is not None:  # its lease had ended unheard: it is this run's now
             older.cancel("lost")
         self.runs[run.token] = self._latest[run.id] = run
-        log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
+        self._log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
         self._alone.begin(run)
 
     def _hand_back(self, run: Run) -> None:
@@ -205,7 +214,7 @@ class LaneWorker(Worker[Any]):
         run.begun = True
         ending: Ending | None = None
         try:
-            may_go = await self._alone.announced(run)
+            may_go = not self._alone.busy or await self._alone.announced(run)
             ending = await self._runner.carry_out(run) if may_go else self._endings.released(run)
         except Exception as error:  # a fault of ours must not cost the job: its lease would end and it would run again
             log.exception("job.ending_failed", task=run.service, record_id=run.record)
@@ -217,7 +226,8 @@ class LaneWorker(Worker[Any]):
             self._forget(run)
             self._alone.ended(run)
             self._pump.wake()
-        await self._runner.after(run)
+        if self.after_process:
+            await self._runner.after(run)
         if run.task is not None:
             self.tasks.discard(run.task)
 

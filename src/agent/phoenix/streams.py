@@ -122,9 +122,12 @@ def came_from_stream(run: Run) -> bool:
     return bool(meta) and all(isinstance(meta.get(name), str) for name in META)
 
 
-def progress_message(service: str, record_id: str, state: str, *, progress: float | None = None, note: str = "") -> str:
+def progress_message(
+    service: str, record_id: str, state: str, *, progress: float | None = None, note: str = "", at: float | None = None
+) -> str:
     """What is published of a record: JSON. `state` is queued, running, or how its run ended; `at` Unix seconds."""
-    said: dict[str, Any] = {"service": service, "record_id": record_id, "state": state, "at": round(time.time(), 3)}
+    when = round(time.time() if at is None else at, 3)
+    said: dict[str, Any] = {"service": service, "record_id": record_id, "state": state, "at": when}
     if progress is not None:
         said["progress"] = progress
     if note:

@@ -135,7 +135,7 @@ class Member:
     @property
     def at_work(self) -> bool:
         """Whether the process that was started last has begun to work."""
-        return sum(event["event"] == "worker.started" for event in self.events()) == self.starts
+        return self.log.exists() and self.log.read_bytes().count(b'"event":"worker.started"') == self.starts
 
     def events(self) -> list[dict[str, Any]]:
         """What it logged, over all its processes; what is no JSON comes as {"event": "?", ...}.

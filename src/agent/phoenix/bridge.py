@@ -67,6 +67,9 @@ LOOK = 1.0
 RECLAIM_IDLE = 300.0
 """Seconds for which nobody touched an entry that another bridge holds, until it is taken from it."""
 
+RECLAIM_EVERY = 10.0
+"""Seconds between two rounds in which such entries are looked for."""
+
 MAX_BACKOFF = 10.0
 
 NO_GROUP = ("NOGROUP", "UNBLOCKED")
@@ -106,6 +109,7 @@ class Bridge:
         self._claimed = claimed or asyncio.Event()
         self._drops_pages = drops_pages
         self._idle_ms = int(idle * 1000)
+        self._rest = min(RECLAIM_EVERY, idle / 10)
         self._from: bytes | str = "0"
         """Up to which of its own entries it has looked again; '>' once it has looked at all: new ones."""
         self._behind: dict[bytes, Sequence[bytes]] = {}
@@ -202,7 +206,7 @@ class Bridge:
 
     async def _reclaim(self, line: Line, room: int) -> list[Any]:
         """A page of entries that nobody touched for long, following the cursor; nothing between two rounds."""
-        if self._cursor in (b"0-0", "0-0") and time.monotonic() - self._reclaimed < self._idle_ms / 1000 / 10:
+        if self._cursor in (b"0-0", "0-0") and time.monotonic() - self._reclaimed < self._rest:
             return []
         answer = await line.execute_command(
             "XAUTOCLAIM", self._stream, self._group, self.consumer, self._idle_ms, self._cursor, "COUNT", room

@@ -70,9 +70,13 @@ class Pipeline:
 
     async def feed(self) -> None:
         """Whatever a producer of another language would send."""
-        for number in range(RECORDS):
-            fields: Any = {"record_id": f"r{number}", "user_id": f"u{number % 30}", "data": json.dumps({"n": number})}
-            await self.redis.xadd(keys.stream_key("one"), fields)
+        for start in range(0, RECORDS, 50):
+            async with self.redis.pipeline(transaction=False) as pipe:
+                for number in range(start, start + 50):
+                    said: Any = {"record_id": f"r{number}", "user_id": f"u{number % 30}", "n": str(number)}
+                    pipe.xadd(keys.stream_key("one"), said)
+                await pipe.execute()
+            await asyncio.sleep(0.05)
 
     async def kill(self, chance: random.Random) -> None:
         """kill -9 of one that works, every so often, and another one in its place."""
@@ -154,12 +158,15 @@ async def test_every_record_goes_through_all_stages_and_is_recorded_once_in_each
     found = Pipeline(tmp_path, valkey.url)
     try:
         started = time.monotonic()
-        await asyncio.gather(found.feed(), *(member.start() for member in found.members))
+        await asyncio.gather(*(member.start() for member in found.members))
         killing = asyncio.create_task(found.kill(random.Random(7)))
         try:
+            await found.feed()
             await found.settle_down()
         finally:
             killing.cancel()
+            await asyncio.wait([killing])
+        assert killing.cancelled() or killing.exception() is None
         seconds = time.monotonic() - started
         bodies, takeovers = await found.account()
         assert found.faults() == []

@@ -106,9 +106,7 @@ async def _is_empty(stage: Any) -> bool:
         ("refuse", None, keys.quarantine_key),
     ],
 )
-async def test_however_a_job_ends_its_entry_ends_in_the_same_step(
-    stage: Any, do: str, outcome: Any, place: Any
-) -> None:
+async def test_however_a_job_ends_its_entry_ends_with_it(stage: Any, do: str, outcome: Any, place: Any) -> None:
     entry = await stage.ask("r1", do=do)
     async with stage.working():
         await until(lambda: _is_empty(stage))

@@ -1,6 +1,7 @@
 """LANE_TASKS: the table of what runs where. Everything about routing is derived from it.
 
-Adding a task is one line here and one function in `pipelines`; other packages add theirs by entry point (plugins.py).
+Adding a task is one line here and one function in `pipelines`, or a processor class ("module:Class", as in
+agent.processors); other packages add theirs by entry point (plugins.py).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import importlib
 import inspect
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import BaseModel
 
@@ -18,6 +19,9 @@ from agent.errors import ConfigError
 from agent.redaction import redact_text
 from pipelines.context import policy_of
 from pipelines.payload import Payload
+
+if TYPE_CHECKING:
+    from agent.processors import BaseProcessor
 
 LANE_TASKS: dict[str, dict[str, str]] = {
     "analyze": {
@@ -52,7 +56,7 @@ HEARTBEAT_LANE = "analyze"
 
 LANES: tuple[str, ...] = tuple(LANE_TASKS)
 AGENT_TASKS: Mapping[str, str] = ChainMap(*reversed(LANE_TASKS.values()))
-"""task -> "module:function" of all lanes: a view, so that a line more in the table is here too."""
+"""task -> "module:function" or "module:Class" of all lanes: a view, so that a line more in the table is here too."""
 
 Task = Callable[[Any, Any], Awaitable[BaseModel]]
 
@@ -91,18 +95,22 @@ def record_id_of(key: str) -> str:
     return record_id if colon else key
 
 
-def load_task(target: str) -> Task:
+def load_task(target: str) -> Any:
     """Import "module:function". Only a lane's own worker loads its tasks, so that it imports only its own code."""
     module, _, name = target.partition(":")
-    function: Task = getattr(importlib.import_module(module), name)
-    return function
+    return getattr(importlib.import_module(module), name)
 
 
-def load_checked(name: str) -> Task:
-    """The function of a task. Raises ConfigError, which names the package, if it cannot be imported or is no task."""
+def load_checked(name: str) -> Task | type[BaseProcessor]:
+    """The function, or the processor class, of a task. Raises ConfigError, which names the package, if it cannot be
+    imported or is neither."""
     target = AGENT_TASKS[name]
     try:
-        function = load_task(target)
+        function: Task = load_task(target)
+        if isinstance(function, type):
+            from agent.processors.base import checked
+
+            return checked(function)
         payload_model(function)
         policy_of(function)
         if not inspect.iscoroutinefunction(function):

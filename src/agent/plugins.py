@@ -5,6 +5,8 @@ A package names a lane by a group and a task by an entry of it, as the lane tabl
     [project.entry-points."phaze.lanes.meta"]          a task more on a lane that is there
     [project.entry-points."phaze.lanes.words"]         a lane of its own
     [project.entry-points."phaze.cpu_lanes.words"]     the same, bound by the processor: one slot is one core
+
+A value may also name a processor class (agent.processors): then producers of any language ask for it by a stream.
 """
 
 from __future__ import annotations
@@ -91,10 +93,12 @@ def _added_by(package: Distribution) -> Iterator[Added]:
 def add(found: Iterable[Added], table: dict[str, dict[str, str]], cpu_lanes: set[str]) -> None:
     """Write `found` into the lane table. Raises ConfigError where it does not fit; what is there is never replaced.
 
-    Lanes and tasks share their names, so that `phaze pause NAME` means one of them.
+    Lanes and tasks share their names, so that `phaze pause NAME` means one of them. Only a lane's own task may have its
+    name: then NAME is both.
     """
     taken = {task: f"a task of {OURS} on {lane}" for lane, tasks in table.items() for task in tasks}
     taken |= dict.fromkeys(table, f"a lane of {OURS}")
+    namesakes = {lane for lane, tasks in table.items() if lane in tasks}
     not_bound = table.keys() - cpu_lanes
     for new in found:
         _check_name(new.package, "lane", new.lane)
@@ -104,7 +108,9 @@ def add(found: Iterable[Added], table: dict[str, dict[str, str]], cpu_lanes: set
         if new.lane not in table and new.lane in taken:
             raise _refused(new.package, f"adds the lane {new.lane}, but that is already {taken[new.lane]}")
         taken.setdefault(new.lane, f"a lane of {new.package}")
-        if new.task in taken:
+        if new.task == new.lane and new.lane not in namesakes:
+            namesakes.add(new.lane)
+        elif new.task in taken:
             said = f"adds the task {new.task} to the lane {new.lane}, but that is already {taken[new.task]}"
             raise _refused(new.package, f"{said}; give it another name")
         taken[new.task] = f"a task of {new.package} on {new.lane}"

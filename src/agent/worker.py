@@ -23,10 +23,13 @@ from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
+from agent.phoenix.bridge import Bridge
 from agent.phoenix.execution import Execution
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
+from agent.processors import BaseProcessor, NoApiKeys
+from agent.processors.task import task_of
 from agent.redis_client import connect
 from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
 
@@ -56,8 +59,15 @@ class AgentWorker:
         self.settings = settings
         self.lane = settings.agent_lane
         self.concurrency = settings.concurrency(self.lane)
-        self.functions = {name: load_checked(name) for name in tasks_of(self.lane)}
+        loaded = {name: load_checked(name) for name in tasks_of(self.lane)}
         self.redis = connect(address)
+        api_keys = NoApiKeys()
+        self.processors: dict[str, BaseProcessor] = {
+            name: found(name, self.redis, api_keys) for name, found in loaded.items() if isinstance(found, type)
+        }
+        self.functions: dict[str, Task] = {
+            name: task_of(self.processors[name]) if isinstance(found, type) else found for name, found in loaded.items()
+        }
         self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane))
         self.children = Children(self.concurrency, memory_mb=settings.child_memory_mb, max_jobs=settings.child_max_jobs)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -82,6 +92,18 @@ class AgentWorker:
             cancellation_hard_deadline_s=5.0,
             metadata={"lane": self.lane, "agent": settings.agent_id, "phoenix": True},
         )
+        # The base queue is only ever drained: nothing new comes to it from streams.
+        self.bridges = [self._bridge(processor) for processor in self.processors.values() if self.lane is not None]
+
+    def _bridge(self, processor: BaseProcessor) -> Bridge:
+        return Bridge(
+            self.queue,
+            processor.service_name,
+            lane=self.lane or "",
+            slots=self.concurrency,
+            claimed=self._worker.claimed,
+            drops_pages=processor.last_to_read_pages,
+        )
 
     def announce(self) -> None:
         """Log the start line: the lane, its slots, and whether the ceiling clamped them."""
@@ -105,9 +127,10 @@ class AgentWorker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
-        await wait_for_server(self.queue)
+        await wait_for_server(self.queue, streams=bool(self.bridges))
         self.announce()
         background = [asyncio.create_task(self.relay.run(), name="relay")]
+        background += [asyncio.create_task(bridge.run(), name="bridge") for bridge in self.bridges]
         if self.heartbeat is not None:
             background.append(asyncio.create_task(self.heartbeat.run(), name="heartbeat"))
         try:

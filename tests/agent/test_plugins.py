@@ -241,8 +241,8 @@ def group(name: str, *entries: str) -> str:
             "adds the task work to the lane two, but that is already a task of mine on one",
         ),
         (
-            group("phaze.lanes.mine", "mine = mine:mine"),
-            "adds the task mine to the lane mine, but that is already a lane of mine",
+            group("phaze.lanes.mine", "mine = mine:mine") + group("phaze.lanes.other", "mine = mine:mine"),
+            "adds the task mine to the lane other, but that is already a task of mine on mine",
         ),
         (
             group("phaze.lanes.mine", "io = mine:io"),

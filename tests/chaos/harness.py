@@ -90,16 +90,19 @@ class WatchedCatalogue(Catalogue):
 class Member:
     """One worker's place in the fleet: when its process dies it gets another, when told."""
 
-    def __init__(self, log: Path, environment: dict[str, str]) -> None:
+    def __init__(self, log: Path, environment: dict[str, str], module: str = "tests.chaos.tasks") -> None:
         self.log = log
         self._environment = environment
+        self._module = module
+        self.starts = 0
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Start its process; returns before it works."""
+        self.starts += 1
         with self.log.open("ab") as output:
             self.process = await asyncio.create_subprocess_exec(
-                *lifeline.command(sys.executable, "-m", "tests.chaos.tasks"),
+                *lifeline.command(sys.executable, "-m", self._module),
                 env=self._environment,
                 cwd=REPO,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -128,6 +131,11 @@ class Member:
         self.send(number)
         assert self.process is not None
         await self.process.wait()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the process that was started last has begun to work."""
+        return self.log.exists() and self.log.read_bytes().count(b'"event":"worker.started"') == self.starts
 
     def events(self) -> list[dict[str, Any]]:
         """What it logged, over all its processes; what is no JSON comes as {"event": "?", ...}.

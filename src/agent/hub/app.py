@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from agent import kept
 from agent.cancelling import end
 from agent.errors import ConfigError
-from agent.hub import agent_api, batch_api, dashboard, duplicate_pages, login_pages, overview, pages, queues
+from agent.hub import agent_api, batch_api, dashboard, duplicate_pages, live, login_pages, overview, pages, queues
 from agent.hub.activity import Activity
 from agent.hub.catalogue import PRINTS_FOLDER, Catalogue, CatalogueUnavailable
 from agent.hub.dashboard import Dashboard
@@ -42,9 +42,15 @@ LOOPS_END = 5.0
 
 
 def create_app(
-    settings: Settings, catalogue: Catalogue, *, redis: Redis | None = None, producer: Producer | None = None
+    settings: Settings,
+    catalogue: Catalogue,
+    *,
+    redis: Redis | None = None,
+    producer: Producer | None = None,
+    stopping: asyncio.Event | None = None,
 ) -> ASGIApp:
     """The app around an open catalogue. Without a queue server it records and shows, and enqueues nothing.
+    `stopping` is set when the server begins to shut down: answers that would go on end then.
 
     Whoever calls closes catalogue, redis and producer after the app has shut down. Raises ConfigError (PHAZE_S3_*).
     """
@@ -68,6 +74,7 @@ def create_app(
             *batch_api.routes,
             *login_pages.routes,
             *queues.routes,
+            *live.routes,
             *overview.routes,
             *dashboard.routes,
             *duplicate_pages.routes,
@@ -84,7 +91,9 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.services = Services(catalogue, Activity(catalogue, redis), reconciler, redis, index, Signing.of(settings))
+    listeners = live.Live(redis, stopping or asyncio.Event())
+    activity, signing = Activity(catalogue, redis), Signing.of(settings)
+    app.state.services = Services(catalogue, activity, reconciler, redis, index, listeners, signing)
     app.state.login = login
     app.state.dashboard = Dashboard(catalogue, redis, drain=settings.hub_drain)
     # Outside of Starlette, whose own middleware answers 500 from around all that it is given.

@@ -56,8 +56,9 @@ async def serve(settings: Settings) -> None:
         _must_have_a_password(settings, _is_loopback(listener))
         redis = connect(address)
         producer = Producer(redis)
-        app = create_app(settings, catalogue, redis=redis, producer=producer)
-        server = _Server(server_config(app))
+        stopping = asyncio.Event()
+        app = create_app(settings, catalogue, redis=redis, producer=producer, stopping=stopping)
+        server = _Server(server_config(app), stopping)
         url = url_of(listener)
         url_file = stack.enter_context(_announced(settings.data_dir / URL_FILE, url))
         login = settings.hub_password is not None
@@ -103,7 +104,16 @@ def _let_in(catalogue: Catalogue, agent_id: str, token: str) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn ends the process by the signal that stopped it; we still have files to close then."""
+    """uvicorn ends the process by the signal that stopped it; we still have files to close then. And it waits for
+    answers to end, so those that would go on are told first."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping.set()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from agent.hub.activity import Activity
 from agent.hub.beats import Beats
 from agent.hub.catalogue import Catalogue
 from agent.hub.index import IndexProcess
+from agent.hub.live import Live
 from agent.hub.reconciler import Reconciler
 from agent.hub.signing import Signing
 
@@ -25,6 +26,8 @@ class Services:
     redis: Redis | None
     """The queue server."""
     index: IndexProcess
+    live: Live
+    """Who listens to records' progress."""
     signing: Signing | None = None
     """None where no object store is set."""
     beats: Beats = field(default_factory=Beats)

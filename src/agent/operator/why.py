@@ -13,6 +13,7 @@ from agent.display import duration_text, plural
 from agent.errors import WrongUse
 from agent.lanes import AGENT_TASKS, lane_for_task, queue_name, record_id_of
 from agent.operator.server import run, server
+from agent.operator.streams import find_entry
 from agent.phoenix import keys
 from agent.phoenix.endings import UNKNOWN_SERVICE
 from agent.phoenix.letters import Letters
@@ -92,6 +93,8 @@ async def where(client: Redis, agent_id: str, key: str) -> dict[str, Any]:
             for letter in await Letters(client, place_of, [service, UNKNOWN_SERVICE]).all():
                 if letter.key == key:
                     found |= {"place": name, "error": [letter.error]}
+        if found["place"] == "nowhere" and (entry := await find_entry(client, service, record_id, LOOKED_AT)):
+            found |= {"place": "stream", **entry}
         if found["place"] == "nowhere" and job is not None:
             found["place"] = job.status.value
     return found
@@ -135,6 +138,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         "scheduled": f"it waits for its time, in {duration_text(max(0.0, found.get('due_in', 0.0)))}",
         "dead letter": "it is a dead letter: its record was not there (`phaze dlq`)",
         "quarantine": "it is in quarantine (`phaze quarantine`)",
+        "stream": _on_stream(found),
         "nowhere": "no queue knows it",
     }.get(place, f"it is over: {place}")
     out = [f"{found['key']} on {found['queue']}: {said}"]
@@ -151,6 +155,14 @@ def lines(found: dict[str, Any]) -> list[str]:
     if found.get("refused"):
         out.append(f"  but the control plane did not take it: {found['refused']}; `phaze forget` lets it run again")
     return out
+
+
+def _on_stream(found: dict[str, Any]) -> str:
+    service, who = found["key"].partition(":")[0], found.get("taken_by")
+    said = f"it is entry {found.get('entry')} of {keys.stream_key(service)}"
+    if who is None:
+        return f"{said}, which no bridge has taken yet"
+    return f"{said}, taken by {who}; its job is made within seconds, or by another bridge after 5 minutes"
 
 
 def _before(found: dict[str, Any]) -> str:

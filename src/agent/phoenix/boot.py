@@ -33,7 +33,7 @@ MAX_BACKOFF = 10.0
 """Seconds between two looks for a server that is not there yet."""
 
 
-async def wait_for_server(queue: LaneQueue) -> int:
+async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
     """Wait for the server, check it, adopt what plain SAQ left on the queue: the number of jobs put back.
 
     One that is away, loads its data or is full of clients is waited for, with a line a minute. Raises ConfigError for
@@ -43,7 +43,7 @@ async def wait_for_server(queue: LaneQueue) -> int:
     failures = 0
     while True:
         try:
-            await check_server(queue.redis)
+            await check_server(queue.redis, streams=streams)
             return await take_over_queue(queue)
         except (RedisError, OSError, TimeoutError) as error:
             found = trouble(error)
@@ -55,15 +55,18 @@ async def wait_for_server(queue: LaneQueue) -> int:
         await asyncio.sleep(min(0.1 * 2 ** min(failures, 10), MAX_BACKOFF))
 
 
-async def check_server(redis: Redis) -> None:
-    """Raises ConfigError for a server on which the promises would not hold; RedisError, OSError where none answers."""
+async def check_server(redis: Redis, *, streams: bool = False) -> None:
+    """Raises ConfigError for a server on which the promises would not hold; RedisError, OSError where none answers.
+
+    `streams`: whether streams are read as well.
+    """
     try:
         info: dict[str, Any] = await redis.info()
     except NoPermissionError:
         log.warning("server.unchecked", reason="the user of PHAZE_REDIS_URL may not read INFO", remedy="grant it +info")
     else:
         _check_info(info)
-    await _check_permissions(redis)
+    await _check_permissions(redis, streams)
 
 
 def _check_info(info: dict[str, Any]) -> None:
@@ -88,9 +91,9 @@ def _check_info(info: dict[str, Any]) -> None:
         )
 
 
-async def _check_permissions(redis: Redis) -> None:
+async def _check_permissions(redis: Redis, streams: bool) -> None:
     try:
-        missing = await denied(redis)
+        missing = await denied(redis, streams=streams)
     except NoPermissionError:
         missing = ["+eval"]
     if missing:

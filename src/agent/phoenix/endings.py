@@ -18,7 +18,8 @@ from saq.utils import now
 from agent.phoenix import keys
 from agent.phoenix.backoff import retry_delay
 from agent.phoenix.outbox import MAX_ENTRY, MAX_NAME, is_name
-from agent.phoenix.runs import Ending, Run
+from agent.phoenix.runs import Ending, Onward, Run
+from agent.phoenix.streams import META, came_from_stream, fields_of_job, progress_message
 from agent.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Result:
     """What the result stands for; None: a hash of the job's arguments."""
     remember: bool = True
     """Whether a marker answers the same version from now on."""
+    onward: Onward | None = None
+    """What a stage of a pipeline leaves to the next one."""
 
 
 class Endings:
@@ -111,6 +114,7 @@ class Endings:
             marker_ms=_marker_ms(job.key, job.ttl),
             entry=("=" if result.remember else document) if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "",
+            stage=self._stage(run, result.outcome, result.onward, result.reason or ""),
         )
 
     def answered(self, run: Run, marker: dict[str, Any], stored: str) -> Ending:
@@ -123,7 +127,7 @@ class Endings:
         return Ending(
             "settle", run, text, "complete", "answered", number=_ttl_ms(job.ttl),
             marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
-            deaths="-" if run.takeovers or run.own_deaths else "",
+            deaths="-" if run.takeovers or run.own_deaths else "", stage=self._stage(run, "answered"),
         )  # fmt: skip
 
     def retried(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
@@ -151,7 +155,8 @@ class Endings:
         job = run.job
         assert job is not None
         text = self._finished_text(run, Status.ABORTED, "null", reason)
-        return Ending("settle", run, text, "aborted", "aborted", number=_ttl_ms(job.ttl), deaths="-")
+        stage = self._stage(run, "aborted", said=reason)
+        return Ending("settle", run, text, "aborted", "aborted", number=_ttl_ms(job.ttl), deaths="-", stage=stage)
 
     def buried(self, run: Run, error: BaseException) -> Ending:
         """A dead letter: its record is not there. The control plane is told, so that it asks no more."""
@@ -197,6 +202,8 @@ class Endings:
             "worker": self._worker,
             "job": base64.b64encode(run.text).decode("ascii"),
         }
+        if run.job is not None and came_from_stream(run):
+            letter |= {name: run.job.meta[name] for name in META} | {"fields": fields_of_job(run.job)}
         entry = ""
         if self._outbox and run.service and is_name(run.service) and is_name(run.record):
             result = Result({"outcome": "rejected", "reason": reason}, "rejected", reason, _version_named(run))
@@ -205,8 +212,18 @@ class Endings:
         ttl = run.job.ttl if run.job else DEFAULT_TTL
         return Ending(
             "settle", run, text, "failed", outcome, number=_ttl_ms(ttl), entry=entry,
-            letter=json.dumps(letter), where=where, deaths="-",
+            letter=json.dumps(letter), where=where, deaths="-", stage=self._stage(run, outcome, said=said),
         )  # fmt: skip
+
+    def _stage(self, run: Run, outcome: str, onward: Onward | None = None, said: str = "") -> tuple[str, ...]:
+        """For settle.lua: the next stage's entry, the pages, and that the entries of the run's stream are over."""
+        asked = came_from_stream(run)
+        if not asked and onward is None:
+            return ()
+        onward = onward or Onward()
+        told = progress_message(run.service, run.record, outcome, note=redact_text(said))
+        left = onward.service, onward.user_id, onward.data, onward.version, onward.pages
+        return ("1" if asked else "0", *left, told)
 
     def _document(self, run: Run, result: Result, value: str, finished: float) -> str:
         """The marker and the outbox entry, one text: `value` is the result's JSON, as it will also be stored."""

@@ -15,6 +15,7 @@ from agent.cancelling import end
 from agent.lanes import Task, payload_model
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.outbox import Entry, outbox_key
+from agent.phoenix.streams import progress_message
 from agent.redaction import redact_text
 from agent.redis_client import persist
 from pipelines.context import policy_of
@@ -109,6 +110,7 @@ class Execution:
             payload.version,
             # What says nothing of the version itself leaves no marker: asked again, the task shall look again.
             remember=outcome != "skipped",
+            onward=getattr(result, "onward", None),
         )
 
     async def _body(self, payload: BaseModel) -> Any:
@@ -149,7 +151,10 @@ class Execution:
         assert job is not None
         try:
             async with asyncio.timeout(PROGRESS_WAIT):
-                await self._queue.touch(self._run, progress=fraction, meta={**job.meta, "note": note})
+                said = progress_message(
+                    self._run.service, self._run.record, "running", progress=fraction, note=redact_text(note)
+                )
+                await self._queue.touch(self._run, said, progress=fraction, meta={**job.meta, "note": note})
         except (RedisError, OSError) as error:
             self._progress_due = time.monotonic() + PROGRESS_REST
             log.debug("job.progress_not_said", task=self._run.service, error=f"{type(error).__name__}: {error}")

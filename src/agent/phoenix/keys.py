@@ -68,6 +68,32 @@ def quarantine_key(service: str) -> str:
     return f"phoenix:{service}:quarantine"
 
 
+def stream_key(service: str) -> str:
+    """`phoenix:<service>:input`: the stream on which producers of any language ask for a service's work."""
+    return f"phoenix:{service}:input"
+
+
+def group_name(service: str) -> str:
+    """`<service>-group`: the consumer group in which a stream's bridges share its entries."""
+    return f"{service}-group"
+
+
+def entries_key(service: str) -> str:
+    """`phoenix:<service>:entries`: a hash, record id -> `version entry,entry queue`: for which of the stream's entries
+    the record's unsettled job answers, and on which queue it is."""
+    return f"phoenix:{service}:entries"
+
+
+def pages_key(record_id: str) -> str:
+    """`pages:<record_id>`: a JSON list, the pages of a document, from its router's settle to its parser's."""
+    return f"pages:{record_id}"
+
+
+def progress_channel(record_id: str) -> str:
+    """`phoenix:progress:<record_id>`: a channel; JSON of what becomes of a record while it becomes so."""
+    return f"phoenix:progress:{record_id}"
+
+
 def parked_key(circuit: str) -> str:
     """`phoenix:parked:<circuit>`: a list of job ids that wait for a circuit, or for a pause to end, oldest first."""
     return f"phoenix:parked:{circuit}"

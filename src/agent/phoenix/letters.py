@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.phoenix import keys
 from agent.phoenix.scripts import Scripts
+from agent.phoenix.streams import as_fields
 from agent.redis_client import reply
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class Letter:
 
     @property
     def key(self) -> str:
-        """The job's key: `<task>:<record id>`."""
+        """The job's key: `<task>:<record id>`; of an entry that says no record its id stands there instead."""
+        if "id" not in self.said and "entry" in self.said:
+            return f"{self.said.get('service')}:{self.said.get('record_id') or self.said['entry']}"
         return str(self.said.get("id", "")).removeprefix(keys.job_prefix(self.queue))
 
     @property
@@ -72,7 +75,11 @@ class Letters:
         return {name: count for name, count in counts.items() if count}
 
     async def replay(self, letter: Letter) -> str:
-        """Queue it again, as new: `queued`, `gone` or `waiting` (see replay.lua)."""
+        """Queue it again, as new: `queued`, `gone` or `waiting` (see replay.lua). What came from a stream goes back
+        there: `queued` or `gone` (see resend.lua)."""
+        if (stream := letter.said.get("stream")) and isinstance(fields := letter.said.get("fields"), dict):
+            answer = await self._scripts("resend", [letter.place, stream], [letter.raw, *as_fields(fields)])
+            return str(answer.decode())
         text = base64.b64decode(letter.said["job"])
         queue = letter.queue
         places = [letter.place, keys.queued_key(queue), keys.incomplete_key(queue), keys.deaths_key(queue)]

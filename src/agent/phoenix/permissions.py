@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 KEYS = ("saq:*", "lock:*", "processed:*", "phoenix:*")
+STREAM_KEYS = ("pages:*", "api_key:*")
 
 CHANNELS = "*"
 """Jobs' changes are published on channels that begin with `saq:`. Whoever waits for a job's end subscribes to the
@@ -28,6 +29,12 @@ zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscore zmscore
 xadd xdel xlen xrange xread
 """
 COMMANDS = tuple(NAMES.split())
+
+STREAM_NAMES = """
+subscribe unsubscribe xack xautoclaim xgroup|create xgroup|delconsumer xinfo|consumers xinfo|groups xpending xreadgroup
+"""
+STREAM_COMMANDS = tuple(STREAM_NAMES.split())
+"""What services that are fed by streams want besides."""
 
 PROBE = """#!lua flags=allow-oom
 -- What the user of this connection may not do. ARGV  how many commands, the commands, a key of each family
@@ -53,8 +60,9 @@ end
 return #denied > 0 and cjson.encode(denied) or '[]'
 """
 
-OPTIONAL = frozenset({"info", "psubscribe", "punsubscribe"})
-"""A worker does without: a start without INFO warns, and only who waits for a job's end subscribes."""
+OPTIONAL = frozenset({"info", "psubscribe", "punsubscribe", "subscribe", "unsubscribe", "xinfo|groups"})
+"""A worker does without: a start without INFO warns, only who waits for a job's end or hears of its progress
+subscribes, and only the operator's commands ask for groups."""
 
 
 def rule() -> str:
@@ -63,9 +71,14 @@ def rule() -> str:
     return f"ACL SETUSER phaze on >PASSWORD {keys} &{CHANNELS} +{' +'.join(COMMANDS)}"
 
 
-async def denied(redis: Redis) -> list[str]:
+def streams_rule() -> str:
+    """What that rule lacks for services that are fed by streams."""
+    return f"ACL SETUSER phaze ~{' ~'.join(STREAM_KEYS)} +{' +'.join(STREAM_COMMANDS)}"
+
+
+async def denied(redis: Redis, *, streams: bool = False) -> list[str]:
     """What the user must be granted yet, as in a rule (`+blmove`, `~lock:*`). Raises what the server answers."""
-    samples = [pattern.replace("*", "boot") for pattern in KEYS]
-    needed = [name for name in COMMANDS if name not in OPTIONAL]
+    samples = [pattern.replace("*", "boot") for pattern in (*KEYS, *(STREAM_KEYS if streams else ()))]
+    needed = [name for name in (*COMMANDS, *(STREAM_COMMANDS if streams else ())) if name not in OPTIONAL]
     found: list[str] = json.loads(await reply(redis.eval(PROBE, 0, str(len(needed)), *needed, *samples)))
     return found

@@ -136,8 +136,11 @@ class LaneQueue(RedisQueue):
         arguments = [run.service, run.record.encode("utf-8", "surrogateescape"), run.token]
         return bool(await self.scripts("alone", [], arguments))
 
-    async def touch(self, run: Run, **fields: Any) -> bool:
-        """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours."""
+    async def touch(self, run: Run, said: str = "", **fields: Any) -> bool:
+        """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours.
+
+        `said`: what listeners to the record's progress are told.
+        """
         job = run.job
         assert job is not None
         for name, value in fields.items():
@@ -147,7 +150,8 @@ class LaneQueue(RedisQueue):
         stored.attempts = run.attempts - 1  # the attempt counts once it has failed, not while it runs
         stored.status, stored.started = Status.ACTIVE, int(run.started * 1000)  # as the claim left it
         lock = keys.lock_key(run.service, run.record)
-        arguments = [run.id, self.serialize(stored), Status.ACTIVE, lock, run.token]
+        told = run.record.encode("utf-8", "surrogateescape"), said
+        arguments = [run.id, self.serialize(stored), Status.ACTIVE, lock, run.token, *told]
         return bool(await self.scripts("update", self.keys, arguments))
 
     # What SAQ's API does here.
@@ -242,7 +246,7 @@ class LaneQueue(RedisQueue):
         """Change a stored job's text, if it still exists; its place and its time to live stay."""
         stored = None if status else await self.job(job.key)
         job.status = status or (stored.status if stored else job.status)
-        await self.scripts("update", self.keys, [job.id, self.serialize(job), job.status, "", ""])
+        await self.scripts("update", self.keys, [job.id, self.serialize(job), job.status, "", "", "", ""])
 
     async def abort(self, job: Job, error: str, ttl: float = 5) -> None:
         """End a job, wherever it is: at once if it does not run, else by its worker."""

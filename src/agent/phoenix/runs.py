@@ -75,6 +75,20 @@ class Run:
                 self.task.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """What a stage of a pipeline leaves behind, in the step in which its run is settled."""
+
+    service: str = ""
+    """Whose stream the record goes to; '' for none."""
+    user_id: str = ""
+    data: str = ""
+    """A JSON object."""
+    version: str = ""
+    pages: str = ""
+    """The record's pages as a JSON list; '-' drops them, '' leaves them as they are."""
+
+
 @dataclass(slots=True)
 class Ending:
     """How a run ends; see settle.lua for the fields."""
@@ -92,14 +106,16 @@ class Ending:
     letter: str = ""
     where: str = ""
     deaths: str = ""
+    stage: tuple[str, ...] = ()
 
     def arguments(self) -> tuple[Any, ...]:
         """The values for the step script. The short ones are one: each costs the client as much as a long one."""
         run = self.run
-        head = f"{self.kind} {run.token} {self.status} {self.number} {self.marker_ms} {self.deaths}"
+        head = f"{self.kind} {run.token} {self.status} {self.number} {self.marker_ms} {len(self.stage)} {self.deaths}"
         named = raw(run.id), raw(run.service), raw(run.record)
-        return head, *named, self.text, self.marker, self.entry, self.letter, raw(self.where)
+        return head, *named, self.text, self.marker, self.entry, self.letter, raw(self.where), *self.stage
 
     def size(self) -> int:
         """Bytes, about, that it takes on its way."""
-        return len(self.text) + len(self.marker) + len(self.entry) + len(self.letter)
+        texts = len(self.text) + len(self.marker) + len(self.entry) + len(self.letter)
+        return texts + sum(map(len, self.stage)) if self.stage else texts

@@ -22,18 +22,22 @@ if TYPE_CHECKING:
     from agent.redis_client import Line
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "step": ("facts", "claim", "aborted", "settle", "step"),
-    "unheard": ("facts", "aborted", "unheard"),
+    "step": ("facts", "entries", "claim", "aborted", "settle", "step"),
+    "unheard": ("facts", "entries", "aborted", "unheard"),
     "renew": ("renew",),
     "alone": ("alone",),
-    "upkeep": ("facts", "aborted", "upkeep"),
+    "upkeep": ("facts", "entries", "aborted", "upkeep"),
     "update": ("update",),
-    "abort": ("facts", "aborted", "abort"),
+    "abort": ("facts", "entries", "aborted", "abort"),
     "unpark": ("unpark",),
     "breaker": ("breaker",),
     "replay": ("replay",),
     "adopt": ("adopt",),
     "hurry": ("hurry",),
+    "bridge": ("entries", "bridge"),
+    "bury": ("entries", "bury"),
+    "consumers": ("consumers",),
+    "resend": ("resend",),
 }
 """script -> the files that it consists of, after the prelude."""
 

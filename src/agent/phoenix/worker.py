@@ -85,6 +85,8 @@ class LaneWorker(Worker[Any]):
         self.runs: dict[str, Run] = {}
         self._latest: dict[str, Run] = {}
         """Job id -> its run that was claimed last, while it has not ended."""
+        self.claimed = asyncio.Event()
+        """Set whenever a job was taken off the queue, for who waits for room there and clears it."""
         self.settled = 0
         self.stale = 0
         self._log = log.bind()  # found once: the module's own looks for its configuration at each line
@@ -194,6 +196,7 @@ class LaneWorker(Worker[Any]):
         if (older := self._latest.get(run.id)) is not None:  # its lease had ended unheard: it is this run's now
             older.cancel("lost")
         self.runs[run.token] = self._latest[run.id] = run
+        self.claimed.set()
         self._log.debug("job.claimed", task=run.service, record_id=run.record, fence=run.token)
         self._alone.begin(run)
 

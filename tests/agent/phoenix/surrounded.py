@@ -18,7 +18,7 @@ async def nothing() -> None:
 
 
 def surrounding_worker(
-    queue: LaneQueue, functions: dict[str, Any], before: Callable[[], Awaitable[Any]] = nothing
+    queue: LaneQueue, functions: dict[str, Any], before: Callable[[], Awaitable[Any]] = nothing, **options: Any
 ) -> LaneWorker:
     """A worker for `functions`; `before` is what comes first in each run."""
     children, breakers = Children(1), Breakers(queue.scripts, queue.redis)
@@ -34,4 +34,6 @@ def surrounding_worker(
         return run
 
     named = [(name, surrounded(function)) for name, function in functions.items()]
-    return LaneWorker(queue, named, concurrency=4, outbox=True, timeout_of=lambda job: 0.0, breakers=breakers)
+    return LaneWorker(
+        queue, named, concurrency=4, outbox=True, timeout_of=lambda job: 0.0, breakers=breakers, **options
+    )

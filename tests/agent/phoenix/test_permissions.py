@@ -18,6 +18,7 @@ from saq.queue.redis import RedisQueue
 
 from agent.cancelling import end
 from agent.cli import phaze
+from agent.errors import ConfigError
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
 from agent.lanes import queue_name
@@ -29,11 +30,13 @@ from agent.phoenix.outbox import outbox_key, refused_key
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
+from agent.processors import BaseProcessor
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
 from pipelines.errors import RecordNotFoundError
 from tests.agent.phoenix.engines import over, running, until
+from tests.agent.phoenix.stages import Stage
 from tests.conftest import REPO
 from tests.control_plane import ControlPlane
 from tests.servers import Local, program
@@ -42,14 +45,15 @@ TASK = "push_file"
 QUEUE = queue_name("local", "io")
 
 
-def readmes_rule() -> str:
+def readmes_rule(begins: str = "    ACL SETUSER phaze on") -> str:
     """The rule as README prints it."""
-    _, _, rest = (REPO / "README.md").read_text("utf-8").partition("    ACL SETUSER")
-    return " ".join(("ACL SETUSER" + rest.partition("\n\n")[0]).split())
+    _, _, rest = (REPO / "README.md").read_text("utf-8").partition(begins)
+    return " ".join((begins + rest.partition("\n\n")[0]).split())
 
 
 def test_the_readme_prints_the_rule_by_which_a_start_is_checked() -> None:
     assert readmes_rule() == permissions.rule()
+    assert readmes_rule("    ACL SETUSER phaze ~pages:") == permissions.streams_rule()
 
 
 def a_body() -> Any:
@@ -112,6 +116,61 @@ async def test_a_whole_jobs_life_needs_the_readmes_rule_and_all_of_it(
     assert denied == []
     used = {name.removeprefix("cmdstat_") for name in await servers_admin.info("commandstats")}
     assert set(permissions.COMMANDS) - used == set(), "nothing is granted in vain"
+
+
+class Reading(BaseProcessor):
+    """Asks for what there is to ask for."""
+
+    next_service = "last"
+    last_to_read_pages = True
+
+    async def process(self, record_id: str, user_id: str, data: dict[str, Any]) -> dict[str, Any] | None:
+        return {"pages": await self.pages(record_id)}
+
+
+async def test_streams_need_what_the_readme_adds_for_them(
+    servers_admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await servers_admin.execute_command(*readmes_rule().split())
+    url = f"redis://phaze:PASSWORD@127.0.0.1:{servers_admin.connection_pool.connection_kwargs['port']}"
+    redis = connect(url)
+    with pytest.raises(ConfigError, match=r"grant \+xack \+xautoclaim .*~pages:\* ~api_key:\*"):
+        await wait_for_server(LaneQueue(redis, name="q"), streams=True)
+    await servers_admin.execute_command(*permissions.streams_rule().split())
+    await servers_admin.config_resetstat()
+    await servers_admin.execute_command("ACL", "LOG", "RESET")
+    stage = Stage(redis, "first", Reading)
+    await wait_for_server(stage.queue, streams=True)
+    await servers_admin.set("pages:r1", "[]")
+    listening = redis.pubsub()
+    await listening.subscribe(keys.progress_channel("r1"))
+    await listening.unsubscribe()
+    async with stage.working(idle=0.1):
+        await stage.ask("r1")
+        await stage.redis.xadd(stage.stream, {"no": "record"})
+        await until(lambda: servers_admin.exists(keys.stream_key("last")), 10)
+        await until(lambda: servers_admin.exists(keys.dead_letters_key("first")), 10)
+        await servers_admin.xgroup_createconsumer(stage.stream, stage.group, "gone-1-x")
+        await until(lambda: _no_consumer(servers_admin, stage), 10)
+        await stage.ask("r2")
+        await until(lambda: _two_letters(servers_admin), 10)
+    monkeypatch.setenv("PHAZE_REDIS_URL", url)
+    done = await asyncio.to_thread(CliRunner().invoke, phaze, ["stream", "status", "first"])
+    assert "phoenix:first:input: 0 entries" in done.output, done.output
+    await listening.aclose()
+    await redis.aclose()
+    denied = [entry[entry.index(b"object") + 1] for entry in await servers_admin.execute_command("ACL", "LOG")]
+    assert denied == []
+    used = {name.removeprefix("cmdstat_") for name in await servers_admin.info("commandstats")}
+    assert set(permissions.STREAM_COMMANDS) - used == set(), "nothing is granted in vain"
+
+
+async def _no_consumer(admin: Redis, stage: Stage) -> bool:
+    return b"gone-1-x" not in [row["name"] for row in await admin.xinfo_consumers(stage.stream, stage.group)]
+
+
+async def _two_letters(admin: Redis) -> bool:
+    return int(await admin.llen(keys.dead_letters_key("first"))) == 2
 
 
 async def test_who_may_not_read_info_has_its_jobs_retried_and_taken_over(servers_admin: Redis) -> None:

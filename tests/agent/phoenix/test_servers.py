@@ -21,9 +21,12 @@ from agent.phoenix.endings import CircuitHeld, Endings, Quarantined, Result
 from agent.phoenix.outbox import outbox_key, refused_key
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
+from agent.processors import BaseProcessor
 from agent.redis_client import connect
 from pipelines.errors import RecordNotFoundError
 from tests.agent.phoenix.engines import NAME, Lanes, over, running, until
+from tests.agent.phoenix.stages import Stage
+from tests.agent.phoenix.stages import until as until_so
 from tests.control_plane import ControlPlane
 from tests.servers import KINDS, Server
 from tests.servers import running as running_server
@@ -189,6 +192,48 @@ async def test_the_outbox_is_delivered_and_what_is_refused_is_kept(
     assert [entry["record_id"] for entry in plane.entries] == ["0", "1", "2"]
     assert await redis.xlen(outbox_key(NAME)) == 0
     assert await redis.xlen(refused_key(NAME)) == 1
+
+
+class Echo(BaseProcessor):
+    """Hands on what it was given."""
+
+    next_service = "last"
+
+    async def process(self, record_id: str, user_id: str, data: dict[str, Any]) -> dict[str, Any] | None:
+        self.keep_pages([record_id])
+        return data
+
+
+async def test_streams_are_bridged_reclaimed_ended_and_begun_anew(redis: Redis) -> None:
+    stage, end = Stage(redis, "first", Echo), keys.stream_key("last")
+    await redis.xgroup_create(stage.stream, stage.group, "0", mkstream=True)
+    deleted = await stage.ask("r0")
+    await stage.ask("r1", n=1)
+    await redis.xreadgroup(stage.group, "dead-1-x", {stage.stream: ">"})
+    await redis.xdel(stage.stream, deleted)
+    await redis.xadd(stage.stream, {"no": "record"})
+    async with stage.working(idle=0.3):
+        await until_so(lambda: _is_so(redis, stage, end, 1))
+        assert len(await stage.letters()) == 1
+        assert [row["name"] for row in await redis.xinfo_consumers(stage.stream, stage.group)] == [
+            stage.bridges[0].consumer.encode()
+        ]
+        await redis.delete(stage.stream)
+        await stage.ask("r2")
+        await until_so(lambda: _is_so(redis, stage, end, 2))
+        await redis.xgroup_destroy(stage.stream, stage.group)
+        await stage.ask("r3")
+        await until_so(lambda: _is_so(redis, stage, end, 3))
+    rows = [fields for _, fields in await redis.xrange(end)]
+    assert [row[b"record_id"] for row in rows] == [b"r1", b"r2", b"r3"]
+    assert (rows[0][b"user_id"], rows[0][b"data"]) == (b"u1", b'{"n": 1}')
+    assert json.loads(await redis.get("pages:r3")) == ["r3"]
+    assert await redis.pttl("pages:r3") > 0
+
+
+async def _is_so(redis: Redis, stage: Stage, end: str, sent: int) -> bool:
+    over = not await stage.left() and not await stage.pending()
+    return over and int(await redis.xlen(end)) == sent
 
 
 async def test_a_full_memory_stops_no_run_from_ending(queue: LaneQueue, redis: Redis) -> None:

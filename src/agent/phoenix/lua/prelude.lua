@@ -63,6 +63,11 @@ local function parked_key(circuit) return 'phoenix:parked:' .. circuit end
 local PROBES = 'phoenix:probes'
 local function permits_key(circuit) return 'phoenix:breaker:' .. circuit .. ':permits' end
 local function ended_key(token) return 'phoenix:ended:' .. token end
+local function stream_key(service) return 'phoenix:' .. service .. ':input' end
+local function group_name(service) return service .. '-group' end
+local function entries_key(service) return 'phoenix:' .. service .. ':entries' end
+local function pages_key(record) return 'pages:' .. record end
+local function progress_channel(record) return 'phoenix:progress:' .. record end
 
 -- Raises where a key is of another type than it should be. Each key is looked at once in a script.
 local sound = {}

@@ -9,13 +9,17 @@
 --        entry    for the outbox: '', or '=' for the same text as the marker
 --        letter, list        a dead letter or a case for quarantine and where it goes, or ''; park: list is the circuit
 --        deaths   what is known of its deaths: '' as before, '-' forget them, else `takeovers:own`
+--        stage    nil, or for a stage of a pipeline that settles {'1' if it answers for entries of its stream, the next
+--                 stage's service or '', the user, data and version for its entry, the record's pages ('' leaves them,
+--                 '-' drops them), what listeners to the record's progress are told}
 -- Out  for each 'settled' | 'stale' | 'error: ...'; what is sent again answers 'settled'
--- Invariant: marker, outbox entry, release of the lock and acknowledgement happen together or not at all. A stale
--- owner changes nothing and is counted. A job that was asked to end is not given back. What could keep a run from being
+-- Invariant: marker, outbox entry, the next stage's entry, release of the lock and acknowledgement (of the stream's
+-- entries as well) happen together or not at all. A stale owner changes nothing and is counted. A job that was asked to end is not given back. What could keep a run from being
 -- written is looked at before the first write of any, so that it spoils neither itself nor the others.
 
 local LONGEST = 1e15         -- ms; later ends do not fit the server's clock
 local REMEMBERED = 300000   -- ms for which an end that leaves no marker is known, should its answer be lost
+local PAGES_LIFE = 2592000000   -- ms (30 days) for which the pages of a record wait for who reads them last
 
 local function demand_number(what, number, least)
     if not number or not (number >= least and number <= LONGEST) then  -- NaN is neither
@@ -26,6 +30,8 @@ end
 -- Raises what would keep this run from being written.
 local function check(keys, run, unwanted)
     if run.deaths ~= '' or unwanted then demand(keys.deaths, 'hash') end
+    if (run.stage or unwanted) and run.service ~= '' then demand_entries(run.service) end
+    if run.stage and run.stage[2] ~= '' then demand(stream_key(run.stage[2]), 'stream') end
     if run.kind == 'settle' then
         demand_number('its time to live', run.number, -1)
         if run.entry ~= '' then demand(keys.outbox, 'stream') end
@@ -42,6 +48,23 @@ local function check(keys, run, unwanted)
     end
 end
 
+-- A stage leaves the record to the next one, and answers for the entries that asked for it.
+local function pass_on(run)
+    local asked, following, user, data, version, pages, said = unpack(run.stage)
+    if following ~= '' then
+        redis.call('XADD', stream_key(following), '*',
+            'record_id', run.record, 'user_id', user, 'data', data, 'version', version)
+    end
+    if pages == '-' then
+        redis.call('DEL', pages_key(run.record))
+    elseif pages ~= '' then
+        redis.call('SET', pages_key(run.record), pages, 'PX', decimal(PAGES_LIFE))
+    end
+    local service, record = named_by(string.sub(run.id, #ARGV[1] + 1))
+    if asked == '1' and service then end_entries(service, record) end
+    redis.call('PUBLISH', progress_channel(run.record), said)
+end
+
 -- It is over: what came of it goes to the marker, the outbox, the letters.
 local function conclude(keys, run)
     local entry = run.entry == '=' and run.marker or run.entry
@@ -51,6 +74,7 @@ local function conclude(keys, run)
     end
     if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
     if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
+    if run.stage then pass_on(run) end
     if run.number > 0 then
         redis.call('SET', run.id, run.job, 'PX', decimal(math.ceil(run.number)))
     elseif run.number == 0 then

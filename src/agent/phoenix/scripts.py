@@ -34,6 +34,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "replay": ("replay",),
     "adopt": ("adopt",),
     "hurry": ("hurry",),
+    "keep_key": ("keep_key",),
+    "drop_key": ("drop_key",),
+    "report": ("report",),
 }
 """script -> the files that it consists of, after the prelude."""
 

@@ -22,8 +22,8 @@ from pipelines.errors import NotGranted
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-MOST_TOKENS = 2**53
-"""Of one call; more fits no JSON number."""
+MOST_TOKENS = 10**9
+"""Of one call; more is a mistake, and would not add up in the catalogue."""
 
 LONGEST_MODEL = 200
 """Characters of a model's name that are kept."""

@@ -14,7 +14,7 @@ from agent.redis_client import reply
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-KEYS = ("saq:*", "lock:*", "processed:*", "phoenix:*")
+KEYS = ("saq:*", "lock:*", "processed:*", "phoenix:*", "api_key:*")
 
 CHANNELS = "*"
 """Jobs' changes are published on channels that begin with `saq:`. Whoever waits for a job's end subscribes to the

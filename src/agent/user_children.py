@@ -213,18 +213,18 @@ class _Child:
         seen, rest = 0, b""
         while chunk := await printed.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > LINE * 4:
-                lines, rest = [*lines, rest], b""
+            rest = rest[: LINE * 4]  # of a line without end, the beginning
             for line in lines:
                 seen += 1
                 self._note(line, seen)
         if rest:
-            self._note(rest, seen + 1)
+            seen += 1
+            self._note(rest, seen)
         if seen > MOST_LINES:
             log.info("child.said_more", lines=seen - MOST_LINES)
 
     def _note(self, line: bytes, number: int) -> None:
-        text = redact_text(line.decode("utf-8", "replace").rstrip())[:LINE]
+        text = redact_text(line[: LINE * 4].decode("utf-8", "replace").rstrip())[:LINE]  # half a key is not known
         self._last = [*self._last, text][-TAIL:]
         if text and number <= MOST_LINES:
             log.info("child.said", line=text)

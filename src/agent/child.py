@@ -75,7 +75,7 @@ def guarded(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             result = asyncio.run(result)
         pickle.dumps(result)
         return result
-    except TaskError:
+    except (TaskError, ChildError):
         raise
     except MemoryError:
         raise ChildDied("the job passed its child process's memory cap (PHAZE_CHILD_MEMORY_MB)") from None

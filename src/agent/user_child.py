@@ -1,6 +1,6 @@
 """The program of a user's child process: one call, read from standard input, and what it came to, into a pipe.
 
-    python -I user_child.py PIPE PARENT MEMORY        started by user_children.py with the user's environment
+    python -Iu user_child.py PIPE PARENT MEMORY        started by user_children.py with the user's environment
 
 In: two frames, the module search path (JSON) and the call (pickle). Out: frames, of which the result is the last.
 A frame is one letter for its kind, its length (4 bytes, big endian) and its body:

@@ -139,7 +139,7 @@ class _Child:
         """In a session of its own, so that what it starts itself is ended with it."""
         hear, say = os.pipe()
         try:
-            program = [sys.executable, "-I", str(Path(user_child.__file__)), str(say), str(os.getpid()), str(memory)]
+            program = [sys.executable, "-Iu", str(Path(user_child.__file__)), str(say), str(os.getpid()), str(memory)]
             self._process = await asyncio.create_subprocess_exec(
                 *program, env=environment, pass_fds=(say,), start_new_session=True,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -55,6 +55,9 @@ class Handler(BaseHTTPRequestHandler):
     ledger = Ledger()
 
     def do_GET(self) -> None:
+        if self.path == "/answered":
+            self.answer(200, {"answered": len(self.ledger.calls)})
+            return
         found = {name: value for name, value in vars(self.ledger).items() if name != "turn"}
         self.answer(200 if self.path == "/ledger" else 404, found if self.path == "/ledger" else {})
 
@@ -134,6 +137,10 @@ class Service:
         """See Ledger."""
         found: dict[str, Any] = httpx.get(f"{self.url}/ledger", timeout=30).json()
         return found
+
+    def answered(self) -> int:
+        """Calls to the model so far."""
+        return int(httpx.get(f"{self.url}/answered", timeout=30).json()["answered"])
 
     def reset(self) -> None:
         """As if it had just been started."""

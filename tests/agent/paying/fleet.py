@@ -20,8 +20,8 @@ from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from pipelines import lifeline
-from tests.agent.paying.library import LANE
 from tests.agent.paying.service import MASTER, Service
+from tests.agent.paying.tasks import LANE
 from tests.conftest import REPO
 from tests.hub.conftest import serving
 from tests.hub.deliveries import AGENT, TOKEN
@@ -43,8 +43,8 @@ class Fleet:
         self._url = url
         self.workers: list[asyncio.subprocess.Process] = []
 
-    async def worker(self, **more: str) -> asyncio.subprocess.Process:
-        """Start one; it works when this returns."""
+    async def worker(self, *program: str, **more: str) -> asyncio.subprocess.Process:
+        """Start one, of the tests' own tasks unless another module is named; it works when this returns."""
         environment = {
             **os.environ,
             "PHAZE_REDIS_URL": self._url,
@@ -64,7 +64,7 @@ class Fleet:
         before = self._starts()
         with self.log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                *lifeline.command(sys.executable, "-m", "tests.agent.paying.library"),
+                *lifeline.command(sys.executable, "-m", *(program or ("tests.agent.paying.tasks",))),
                 env=environment, cwd=REPO, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         self.workers.append(process)

@@ -1,4 +1,4 @@
-"""Libraries as strangers write them, tasks around them, and a worker for these: `python -m tests.agent.paying.library`.
+"""Libraries as strangers write them, with nothing of ours but the line that reports what was spent.
 
 `ask` takes the key that is current; `ask_from_environment` reads OPENAI_API_KEY and OPENAI_BASE_URL, as OpenAI's client
 does by itself.
@@ -7,39 +7,18 @@ does by itself.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
 import urllib.request
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import orjson
-
-from agent import lanes
-from pipelines.context import Policy, TaskContext, task
 from pipelines.payer import api_key, spent
-from pipelines.payload import Payload, TaskResult
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-LANE = "io"
-
-
-class Page(Payload):
-    """A page of a user's record."""
-
-    user_id: str
-    form: Literal["call", "child", "client-in-child"] = "call"
-    then: str = ""
-    """What happens after the call: `fail`, `die`, `tell` (the key, everywhere), or nothing."""
-
-
-class Answer(TaskResult):
-    """What the model said."""
-
-    text: str = ""
 
 
 @cache
@@ -67,8 +46,8 @@ def ask_from_environment(record: str, user: str, then: str = "") -> str:
     body = {"model": "small", "messages": [{"role": "user", "content": f"{user} {record}"}]}
     headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-    with urllib.request.urlopen(urllib.request.Request(url, orjson.dumps(body), headers), timeout=30) as answer:
-        found = orjson.loads(answer.read())
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=30) as answer:
+        found = json.loads(answer.read())
     spent(found["usage"]["prompt_tokens"], found["usage"]["completion_tokens"], found["model"])
     finish(then, os.environ["OPENAI_API_KEY"])
     return str(found["choices"][0]["message"]["content"])
@@ -97,24 +76,6 @@ def finish(then: str, key: str) -> None:
         sys.stdout.write(f"my key is {key}\n")
         sys.stderr.write(key + "\n")
         raise ValueError(f"what is {key!r}?")
-
-
-@task(Policy(timeout=lambda payload: 60.0, dependency=lambda payload: "openai", user=lambda payload: payload.user_id))
-async def read_page(ctx: TaskContext, payload: Page) -> Answer:
-    """One call to the model, paid by the user."""
-    if payload.form == "call":
-        text = await ask(ctx.record_id, payload.user_id)
-        if payload.then == "tell":
-            key = (await ctx.api_key()).secret.get_secret_value()
-            await ctx.progress(0.5, f"with {key}")
-            if "second" in payload.version:
-                return Answer(text=f"paid with {key}", reason=key, outcome="partial")
-            finish(payload.then, key)
-        finish(payload.then, "")
-        return Answer(text=text)
-    function: Any = client_from_environment if payload.form == "client-in-child" else ask_from_environment
-    more = (payload.then,) if payload.then else ()
-    return Answer(text=await ctx.child_as_user(function, ctx.record_id, payload.user_id, *more))
 
 
 # What the tests of child processes run.
@@ -174,14 +135,3 @@ def spend_a_lot(count: int) -> int:
 async def nap(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "rested"
-
-
-if __name__ == "__main__":
-    from agent.worker import worker
-    from tests.chaos.tasks import hurry
-
-    lanes.LANE_TASKS[LANE].clear()
-    lanes.LANE_TASKS[LANE]["read_page"] = "tests.agent.paying.library:read_page"
-    if times := os.environ.get("CHAOS_TIMES"):
-        hurry(*map(float, times.split()))
-    worker()

@@ -27,7 +27,8 @@ from pebble import ProcessExpired, ProcessPool
 
 from agent.child import NICER, STOPS, ChildError, ChildTimeout, describe, guarded, settle_in
 from agent.metrics import CHILDREN_ENDED
-from pipelines.errors import ChildDied
+from pipelines.errors import ChildDied, NotGranted
+from pipelines.payer import ApiKey, Spent, set_payer
 from pipelines.saying import Listener, set_listener
 
 P = ParamSpec("P")
@@ -64,9 +65,20 @@ class _Spawn(multiprocessing.context.SpawnContext):
 def prepare_child(parent: int, memory_bytes: int, said: Connection | None = None) -> None:
     """Runs first in each child: see `settle_in`; what the job says of its progress goes into `said`."""
     settle_in(parent, memory_bytes)
+    set_payer(_Nobody())
     if said is not None:
         os.set_blocking(said.fileno(), False)
         set_listener(lambda fraction, note: _write(said, fraction, note))
+
+
+class _Nobody:
+    """Who pays here: calls to models are made by the task itself, or where what they came to cannot be lost."""
+
+    async def api_key(self) -> ApiKey:
+        raise NotGranted("nobody pays in `ctx.child`; call the model in the task, or use `ctx.child_as_user`")
+
+    def spent(self, spent: Spent) -> None:
+        raise NotGranted("nobody counts in `ctx.child`; call the model in the task, or use `ctx.child_as_user`")
 
 
 def _write(said: Connection, fraction: float, note: str) -> None:

@@ -1,7 +1,8 @@
 """Child processes for libraries that find a user's key in their environment: one process, one call, then it ends.
 
-The environment is made of the names in KEPT and of the key; nothing else of the worker's is in it. What a library
-prints goes into the worker's log, without secrets.
+The environment is made of the names in KEPT and of the key; nothing else of the worker's is in it. The working
+directory is `/`, because the worker's may hold its `.env`. What a library prints goes into the worker's log, without
+secrets.
 """
 
 from __future__ import annotations
@@ -124,6 +125,11 @@ class UserChildren:
             raise result
 
 
+def _search_path() -> bytes:
+    """Where this process finds its modules, as another does that is elsewhere."""
+    return json.dumps([str(Path(path).absolute()) for path in sys.path if path]).encode()
+
+
 class _Child:
     """One process, its pipes, and the two readers of them."""
 
@@ -141,7 +147,7 @@ class _Child:
         try:
             program = [sys.executable, "-Iu", str(Path(user_child.__file__)), str(say), str(os.getpid()), str(memory)]
             self._process = await asyncio.create_subprocess_exec(
-                *program, env=environment, pass_fds=(say,), start_new_session=True,
+                *program, env=environment, cwd="/", pass_fds=(say,), start_new_session=True,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except BaseException:
@@ -159,7 +165,7 @@ class _Child:
         assert self._process.stdin is not None
         assert self._frames is not None
         with contextlib.suppress(ConnectionError):  # it died before it had read all; its end says how
-            for body in (json.dumps([path for path in sys.path if path]).encode(), call):
+            for body in (_search_path(), call):
                 self._process.stdin.write(HEAD.pack(b"C", len(body)) + body)
             await self._process.stdin.drain()
             self._process.stdin.close()

@@ -146,7 +146,7 @@ class InlineContext:
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run in a thread: no isolation, the same signature."""
-        with listening(self._on_progress), paid_by(self):
+        with listening(self._on_progress):
             return await asyncio.to_thread(function, *args, **kwargs)
 
     async def api_key(self) -> ApiKey:

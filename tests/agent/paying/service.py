@@ -36,10 +36,13 @@ class Ledger:
         self.turn = threading.Lock()
         self.owner: dict[str, str] = {}
         """Key -> user; a revoked one is not in it."""
+        self.issued: list[str] = []
+        """All keys that were ever made."""
         self.made: Counter[str] = Counter()
         self.calls: list[dict[str, str]] = []
         self.fault: dict[str, Any] = {}
-        """`billing`, `provider`: a status to answer with; `wait`: seconds before; `refuses`: users without a key."""
+        """`billing`, `provider`: a status to answer with; `wait`: seconds before; `refuses`: users without a key;
+        `unpaid`: user -> a status that the provider answers to that user's keys."""
         self.bodies: list[dict[str, Any]] = []
 
     def make(self, user: str) -> str:
@@ -47,6 +50,7 @@ class Ledger:
             self.made[user] += 1
             key = f"of-a-user/{random.randbytes(12).hex()}+{len(self.owner)}"
             self.owner[key] = user
+            self.issued.append(key)
             return key
 
 
@@ -105,6 +109,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         if (payer := self.ledger.owner.get(bearer)) is None:
             self.answer(401, {"error": {"message": f"Incorrect API key provided: {bearer}"}})
+            return
+        if status := self.ledger.fault.get("unpaid", {}).get(payer):
+            self.answer(status, {"error": {"message": "not with this key"}})
             return
         meant, _, record = body["messages"][0]["content"].rpartition(" ")
         with self.ledger.turn:

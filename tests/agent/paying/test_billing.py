@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,16 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from agent.phoenix import keys
+from agent.phoenix import keys, permissions
 from agent.phoenix.billing import LIFE, ApiKeyManager
 from agent.phoenix.billing_service import BillingAway, KeyRefused
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import CircuitHeld
 from agent.phoenix.scripts import Scripts
+from agent.redis_client import connect
 from agent.settings import load_settings
 from pipelines.errors import NotGranted
 from tests.agent.paying.service import MASTER, Service
 from tests.conftest import REPO
+from tests.servers import Local
 
 
 @asynccontextmanager
@@ -254,3 +256,15 @@ def test_no_two_users_share_a_name(users: list[str]) -> None:
     for name in names:
         json.dumps(name).encode("utf-8")
         assert len(name.encode()) <= keys.LONGEST_USER
+
+
+async def test_the_readmes_least_rule_is_enough_for_keys(start_server: Callable[..., Local], service: Service) -> None:
+    server = start_server("--requirepass", "all")
+    admin = connect(f"redis://:all@127.0.0.1:{server.port}")
+    await admin.execute_command(*permissions.rule().split())
+    redis = connect(f"redis://phaze:PASSWORD@127.0.0.1:{server.port}")
+    async with manager(redis, service) as api_keys:
+        first = await api_keys.get("ann")
+        assert (await api_keys.renew("ann", first)).get_secret_value() != first.get_secret_value()
+    await redis.aclose()
+    await admin.aclose()

@@ -51,7 +51,7 @@ _forms: tuple[str, ...] = ()
 
 
 def hide(secret: str) -> None:
-    """Let no text that passes here hold `secret` from now on, as it is or as JSON or a URL would write it."""
+    """Let no text that passes here hold `secret` from now on, as it is or as JSON, Python or a URL would write it."""
     global _forms
     if len(secret) < SHORTEST:
         return
@@ -61,12 +61,14 @@ def hide(secret: str) -> None:
     if is_new:
         while len(_known) > MOST_KNOWN:
             del _known[next(iter(_known))]
-        forms = {form for one in _known for form in (one, json.dumps(one)[1:-1], quote(one, safe=""))}
+        forms = {form for one in _known for form in (one, json.dumps(one)[1:-1], repr(one)[1:-1], quote(one, safe=""))}
         _forms = tuple(sorted(forms, key=len, reverse=True))  # one may be the beginning of another
 
 
 def without_known(value: Any) -> Any:
     """`value`, which is JSON, without the secrets that are known, at any depth."""
+    if not _forms:
+        return value
     if isinstance(value, str):
         return _without_known(value)
     if isinstance(value, dict):

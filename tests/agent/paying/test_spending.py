@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from agent.metrics import REGISTRY
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
@@ -55,6 +56,11 @@ async def usages(redis: Redis) -> list[dict[str, Any]]:
     return [{**entry["usage"], "call": entry["part"]} for entry in entries if entry.get("usage")]
 
 
+def tokens(kind: str) -> float:
+    """What this process's metrics count."""
+    return REGISTRY.get_sample_value("phaze_llm_tokens_total", {"task": "call", "kind": kind}) or 0.0
+
+
 THREE = [
     {"user": "ann", "model": "a", "prompt_tokens": 1, "completion_tokens": 2, "call": 0},
     {"user": "ann", "model": "b", "prompt_tokens": 3, "completion_tokens": 4, "call": 1},
@@ -65,6 +71,7 @@ THREE = [
 @pytest.mark.parametrize("then", ["", "fail"])
 async def test_calls_reported_in_each_way_are_in_the_outbox_before_the_run_is_over(redis: Redis, then: str) -> None:
     queue = LaneQueue(redis, name=NAME)
+    before = {kind: tokens(kind) for kind in ("prompt", "completion")}
     async with running(surrounding_worker(queue, {"call": call})):
         await queue.enqueue("call", key="call:1", version="v1", then=then)
 
@@ -74,6 +81,7 @@ async def test_calls_reported_in_each_way_are_in_the_outbox_before_the_run_is_ov
 
         assert await until(ended, 20)
         assert await usages(redis) == THREE
+    assert [tokens(kind) - number for kind, number in before.items()] == [9, 12]
 
 
 async def test_calls_of_a_run_that_is_aborted_are_counted(redis: Redis) -> None:

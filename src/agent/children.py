@@ -12,11 +12,8 @@ import json
 import multiprocessing
 import multiprocessing.context
 import os
-import pickle
-import resource
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -24,52 +21,32 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import structlog
 from pebble import ProcessExpired, ProcessPool
 
+from agent.child import NICER, OF_ITSELF, STOPS, ChildError, ChildTimeout, describe, guarded, settle_in
 from agent.metrics import CHILDREN_ENDED
-from pipelines.errors import ChildDied, TaskError
-from pipelines.lifeline import die_with_parent
+from pipelines.errors import ChildDied, NotGranted
+from pipelines.payer import ApiKey, Spent, set_payer
 from pipelines.saying import Listener, set_listener
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+__all__ = ["NICER", "ChildError", "ChildTimeout", "Children"]
+
 log = structlog.get_logger()
-
-OOM_SCORE_FIRST = 1000
-"""oom_score_adj(5): the kernel ends these before anything else when memory ends."""
-
-STOPS = (signal.SIGTERM, signal.SIGINT)
-"""What a worker is asked to end with, and its children do not hear."""
-
 
 MOST_SAID = 400
 """Bytes of one thing said: far less than PIPE_BUF, so that a pipe takes it whole or not at all (pipe(7))."""
 
-NICER = 10
-"""Steps of nice(2) below the worker: where cores are scarce, what takes a moment goes before what takes minutes."""
-
-
 STOP_GRACE = 10.0
 """Seconds that are waited for killed children to be gone."""
 
-AS_ASKED, OF_ITSELF = 79, 1000
-"""Exit codes: of a child that ends after its share of jobs, and, in place of 0, of one whose job ended the process."""
-
-
-class ChildTimeout(TimeoutError):
-    """The function ran past its time and its process was killed."""
-
-
-class ChildError(Exception):
-    """The function raised something that is not a `TaskError`; holds its type, text and traceback as text.
-
-    Foreign exceptions stay in the child: some cannot be pickled, and one that fails to unpickle would break the pool.
-    """
+AS_ASKED = 79
+"""The exit code of a child that ends after its share of jobs."""
 
 
 class _Child(multiprocessing.context.SpawnProcess):
@@ -103,28 +80,22 @@ class _Spawn(multiprocessing.context.SpawnContext):
 
 
 def prepare_child(parent: int, memory_bytes: int, said: Connection | None = None) -> None:
-    """Runs first in each child: end when the worker does or says, be the kernel's first choice, yield, stay under the
-    cap;
-    what the job says of its progress goes into `said`.
-
-    SIGTERM and SIGINT may go to all of a worker's processes at once (systemd, Ctrl-C): what becomes of the jobs is the
-    worker's to decide. The programs that a child starts ignore them likewise.
-
-    RLIMIT_DATA counts private writable memory (heap, anonymous maps, thread stacks), since Linux 4.7: unlike
-    RLIMIT_AS it leaves out mapped files and libraries, which TensorFlow maps by the gigabyte.
-    """
-    die_with_parent(parent)
-    for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_FIRST), "ascii")
-    os.nice(NICER)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    """Runs first in each child: see `settle_in`; what the job says of its progress goes into `said`."""
+    settle_in(parent, memory_bytes)
+    set_payer(_Nobody())
     if said is not None:
         os.set_blocking(said.fileno(), False)
         set_listener(lambda fraction, note: _write(said, fraction, note))
+
+
+class _Nobody:
+    """Who pays here: calls to models are made by the task itself, or where what they came to cannot be lost."""
+
+    async def api_key(self) -> ApiKey:
+        raise NotGranted("nobody pays in `ctx.child`; call the model in the task, or use `ctx.child_as_user`")
+
+    def spent(self, spent: Spent) -> None:
+        raise NotGranted("nobody counts in `ctx.child`; call the model in the task, or use `ctx.child_as_user`")
 
 
 def _write(said: Connection, fraction: float, note: str) -> None:
@@ -132,19 +103,6 @@ def _write(said: Connection, fraction: float, note: str) -> None:
     line = json.dumps([fraction, note[: MOST_SAID // 8]]).encode() + b"\n"
     with contextlib.suppress(OSError):
         os.write(said.fileno(), line[-MOST_SAID:])
-
-
-def _guarded(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        result = function(*args, **kwargs)
-        pickle.dumps(result)
-        return result
-    except TaskError:
-        raise
-    except MemoryError:
-        raise ChildDied("the job passed its child process's memory cap (PHAZE_CHILD_MEMORY_MB)") from None
-    except Exception as error:
-        raise ChildError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from None
 
 
 class Slot:
@@ -238,11 +196,11 @@ class Children:
     ) -> T:
         try:
             slot = await self._slot(number)
-            future = slot.pool.schedule(_guarded, args=(function, args, kwargs), timeout=timeout)
+            future = slot.pool.schedule(guarded, args=(function, args, kwargs), timeout=timeout)
         except RuntimeError:  # its process died while idle: the pool says so only now
             await self._discard(number)
             slot = await self._slot(number)
-            future = slot.pool.schedule(_guarded, args=(function, args, kwargs), timeout=timeout)
+            future = slot.pool.schedule(guarded, args=(function, args, kwargs), timeout=timeout)
         try:
             with slot.heard_by(listener):
                 result: T = await asyncio.wrap_future(future)
@@ -254,7 +212,7 @@ class Children:
             raise ChildTimeout(f"killed after {timeout:.0f} s") from None
         except ProcessExpired as error:
             CHILDREN_ENDED.labels("died").inc()
-            raise ChildDied(f"its child process {error.pid} {_describe(error.exitcode)}") from None
+            raise ChildDied(f"its child process {error.pid} {describe(error.exitcode)}") from None
         except (BrokenProcessPool, FutureCancelled) as error:
             await self._discard(number)
             CHILDREN_ENDED.labels("died").inc()
@@ -284,13 +242,3 @@ async def _ended(slots: list[Slot], grace: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace):
             await asyncio.gather(*(asyncio.to_thread(slot.stop) for slot in slots))
-
-
-def _describe(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        try:
-            name = signal.Signals(-exitcode).name
-        except ValueError:
-            name = f"signal {-exitcode}"
-        return f"was ended by {name}"
-    return f"ended with exit code {0 if exitcode == OF_ITSELF else exitcode}"

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import click
+import httpx
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
@@ -297,6 +298,26 @@ def object_store(settings: Settings) -> Iterator[Finding]:
         yield Finding("object store", "ok", f"bucket {settings.s3_bucket} at {settings.s3_endpoint or 'AWS'}")
 
 
+def billing_service(settings: Settings) -> Iterator[Finding]:
+    """Whether the service that makes users' keys answers. No key is made: its root is asked, and any answer will do."""
+    if settings.billing_url is None:
+        return
+    where = f"{settings.billing_url}{settings.billing_path}"
+    try:
+        status = httpx.get(settings.billing_url, timeout=5.0).status_code
+    except httpx.HTTPError as error:
+        remedy = "start it, or correct PHAZE_BILLING_URL"
+        yield Finding("billing service", "missing", f"{where}: no answer ({type(error).__name__})", remedy)
+        return
+    if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        yield Finding("billing service", "warning", f"{where}: it answers, with {status}", "see its log")
+    elif settings.billing_token is None:
+        remedy = "set PHAZE_BILLING_TOKEN unless it wants none"
+        yield Finding("billing service", "warning", f"{where}: it answers; no token is set", remedy)
+    else:
+        yield Finding("billing service", "ok", where)
+
+
 def variables(_settings: Settings) -> Iterator[Finding]:
     """Misspelt variables."""
     for name, near in unknown_variables():
@@ -315,6 +336,7 @@ CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     other_packages,
     transfer_tools,
     object_store,
+    billing_service,
     variables,
 )
 

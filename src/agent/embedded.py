@@ -105,8 +105,9 @@ class Fleet:
             "PHAZE_AGENT_TOKEN": self.token,
             "PHAZE_LOG_FORMAT": "json",
         }
-        # Each gets the secrets that are its own: the store's are the hub's, the key to push with the workers'.
-        self.hub = self._supervised("hub", ["hub"], {**_without(env, "PHAZE_PUSH_KEY"), **self._login()})
+        # Each gets the secrets that are its own: the store's are the hub's, to push and to pay with the workers'.
+        hubs = _without(env, "PHAZE_PUSH_KEY", "PHAZE_BILLING")
+        self.hub = self._supervised("hub", ["hub"], {**hubs, **self._login()})
         (self.data / "hub.url").unlink(missing_ok=True)
         await self.hub.start()
         self.hub_url = await self._hub_answers()

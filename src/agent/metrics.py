@@ -86,6 +86,12 @@ CHILDREN_ENDED = Counter(
     ("why",),
     registry=REGISTRY,
 )
+TOKENS = Counter(
+    "phaze_llm_tokens",
+    "Tokens that calls to models came to, failed runs' too, by kind: prompt, completion",
+    ("task", "kind"),
+    registry=REGISTRY,
+)
 DELIVERED = Counter("phaze_results_delivered", "Results that the control plane acknowledged", registry=REGISTRY)
 
 

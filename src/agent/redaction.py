@@ -1,9 +1,11 @@
-"""Secrets out of text: by the look of the text, and by the name of the field that holds it."""
+"""Secrets out of text: by the look of the text, by the name of the field that holds it, and those that are known."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
+from urllib.parse import quote
 
 REDACTED = "[redacted]"
 
@@ -26,19 +28,64 @@ LOOKS = (
     (re.compile(rf"(?i)((?<![\w-]){KEYS}[\\\"']*\s*[:=]\s*[\\\"']*)[^\s\"',;&\\}})]+"), r"\1[redacted]"),
     (re.compile(r"(?i)([?&](?:x-(?:amz|goog)-[a-z-]+|[\w-]*(?:token|secret|signature|credential)s?|awsaccesskeyid"
                 r"|googleaccessid|auth|sig|key)=)[^&\s\"'\\]+"), r"\1[redacted]"),
+    (re.compile(r"\bsk-[\w-]{16,}"), REDACTED),
     (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^:/@\s\"']{0,200}:)[^@/\s\"']{1,500}@"), r"\1[redacted]@"),
 )  # fmt: skip
 """Credentials of HTTP, what stands in quotes behind a secret's name (JSON or Python within a text, or within a text
-within one; a number in quotes is a fencing token), keys by their names, the values of presigned queries, passwords in
-URLs."""
+within one; a number in quotes is a fencing token), keys by their names, the values of presigned queries, keys of model
+providers (`sk-...`), passwords in URLs."""
 
 MARKS = ("://", "?", "&", "bearer", "basic", "authorization", "key", "token", "secret", "passw", "passphrase", "cookie",
-         "signature", "credential")  # fmt: skip
+         "signature", "credential", "sk-")  # fmt: skip
 """Each of LOOKS wants one of these; most texts hold none, and to search for them costs less."""
 
 
+MOST_KNOWN = 2_000
+"""Secrets that a process knows at a time; of more, those that it met least lately are forgotten."""
+
+SHORTEST = 4
+"""Characters of a secret that is looked for as such: a shorter one would be found in every other word."""
+
+_known: dict[str, None] = {}
+_forms: tuple[str, ...] = ()
+
+
+def hide(secret: str) -> None:
+    """Let no text that passes here hold `secret` from now on, as it is or as JSON, Python or a URL would write it."""
+    global _forms
+    if len(secret) < SHORTEST:
+        return
+    is_new = secret not in _known
+    _known.pop(secret, None)
+    _known[secret] = None
+    if is_new:
+        while len(_known) > MOST_KNOWN:
+            del _known[next(iter(_known))]
+        forms = {form for one in _known for form in (one, json.dumps(one)[1:-1], repr(one)[1:-1], quote(one, safe=""))}
+        _forms = tuple(sorted(forms, key=len, reverse=True))  # one may be the beginning of another
+
+
+def without_known(value: Any) -> Any:
+    """`value`, which is JSON, without the secrets that are known, at any depth."""
+    if not _forms:
+        return value
+    if isinstance(value, str):
+        return _without_known(value)
+    if isinstance(value, dict):
+        return {_without_known(key): without_known(item) for key, item in value.items()}
+    return [without_known(item) for item in value] if isinstance(value, list) else value
+
+
+def _without_known(text: str) -> str:
+    for form in _forms:
+        if form in text:
+            text = text.replace(form, REDACTED)
+    return text
+
+
 def redact_text(text: str) -> str:
-    """`text` without what looks like a secret."""
+    """`text` without what is known to be a secret, or looks like one."""
+    text = _without_known(text)
     low = text.lower()
     for mark in MARKS:
         if mark in low:

@@ -15,7 +15,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from dotenv import dotenv_values
 from platformdirs import user_data_path
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, create_model, field_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from agent.compose_variables import COMPOSE
@@ -39,6 +48,11 @@ def _unset_if_empty(value: Any) -> Any:
 
 
 MaybeStr = Annotated[str | None, BeforeValidator(_unset_if_empty)]
+
+
+def names_in(value: str) -> list[str]:
+    """What is separated by commas."""
+    return [name.strip() for name in value.split(",") if name.strip()]
 
 
 def usable_agent_id(value: str) -> str:
@@ -150,6 +164,29 @@ class Settings(BaseSettings):
     )
     push_key: SecretStr | None = Field(None, description="The private key (OpenSSH) with which the agent pushes.")
 
+    billing_url: MaybeStr = Field(
+        None, description="The service that makes users' API keys, such as a LiteLLM proxy; unset: none are made."
+    )
+    billing_path: str = Field("/keys/generate", description="Where it makes one (POST); LiteLLM: /key/generate.")
+    billing_token: SecretStr | None = Field(None, description="The bearer token for it; LiteLLM: its master key.")
+    billing_user_field: str = Field("user_id", min_length=1, description="What it calls the user, in the request.")
+    billing_key_field: str = Field(
+        "key,api_key", min_length=1, description="What it calls the key, in the answer; of several the first; data.key."
+    )
+    billing_fields: dict[str, Any] = Field(
+        {}, description='More for the request, as a JSON object, such as {"duration": "7d"}.'
+    )
+    llm_url: MaybeStr = Field(
+        None,
+        description="Where users' keys are good: an OpenAI-compatible address with its /v1; unset: the library's.",
+    )
+    key_variables: str = Field(
+        "OPENAI_API_KEY", description="What a user's child process calls the key; several are separated by commas."
+    )
+    key_environment: str = Field(
+        "", description="More variables that such a child gets from the worker's environment, separated by commas."
+    )
+
     health_file: Path | None = Field(
         None, description="A file that a worker touches while it is healthy, for `phaze health`; unset: none."
     )
@@ -222,7 +259,7 @@ class Settings(BaseSettings):
             raise ValueError("must start with redis://, rediss:// or unix://")
         return value
 
-    @field_validator("agent_token")
+    @field_validator("agent_token", "billing_token")
     @classmethod
     def _fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
@@ -257,7 +294,24 @@ class Settings(BaseSettings):
             raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
         return value.rstrip("/")
 
-    @field_validator("fingerprint_engine")
+    @field_validator("billing_path")
+    @classmethod
+    def _rooted(cls, value: str) -> str:
+        if not re.fullmatch(r"/[^\s?#]*", value):
+            raise ValueError("must be a path from the root, such as /key/generate")
+        return value
+
+    @field_validator("key_variables", "key_environment")
+    @classmethod
+    def _names(cls, value: str, info: ValidationInfo) -> str:
+        names = names_in(value)
+        if not all(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) for name in names):
+            raise ValueError("must be names of environment variables, separated by commas")
+        if info.field_name == "key_variables" and not names:
+            raise ValueError("must name a variable; libraries for OpenAI read OPENAI_API_KEY")
+        return value
+
+    @field_validator("fingerprint_engine", "billing_url", "llm_url")
     @classmethod
     def _plain_address(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value):

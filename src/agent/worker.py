@@ -21,17 +21,20 @@ from agent.desk import Desk
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
+from agent.phoenix.billing import ApiKeyManager
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.bridge import Bridge
 from agent.phoenix.execution import Execution
+from agent.phoenix.paying import Paying
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.processors import BaseProcessor, NoApiKeys
 from agent.processors.task import task_of
 from agent.redis_client import connect
-from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
+from agent.settings import SECRETS, Settings, load_settings, names_in, unknown_variables, variable
+from agent.user_children import UserChildren
 
 if TYPE_CHECKING:
     from agent.lanes import Task
@@ -77,6 +80,16 @@ class AgentWorker:
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
         self.desk = Desk(settings, token)
+        self.paying = Paying(
+            ApiKeyManager.of(settings, self.redis, self.breakers),
+            UserChildren(
+                self.concurrency,
+                memory_mb=settings.child_memory_mb,
+                variables=names_in(settings.key_variables),
+                more=names_in(settings.key_environment),
+            ),
+            settings.llm_url,
+        )
         self.heartbeat = Heartbeat(settings, self.queue, token) if settings.beats else None
         self._worker = LaneWorker(
             self.queue,
@@ -141,6 +154,7 @@ class AgentWorker:
             await self.relay.drain(timeout=5.0)
             await self.relay.close()
             await self.desk.close()
+            await self.paying.api_keys.close()
             if self.heartbeat is not None:
                 await self.heartbeat.close()
             with contextlib.suppress(RedisError, OSError):
@@ -157,6 +171,7 @@ class AgentWorker:
                 breakers=self.breakers,
                 worker=self.name,
                 desk=self.desk,
+                paying=self.paying,
             )
             return await execution.run(arguments)
 

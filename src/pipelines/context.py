@@ -6,6 +6,7 @@ The engine implements `TaskContext`; a test or a script can do so in a few lines
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from pydantic import BaseModel
 
 from pipelines.errors import NotGranted
+from pipelines.payer import ApiKey, Spent, paid_by
 from pipelines.saying import Listener, listening
 
 P = ParamSpec("P")
@@ -54,6 +56,25 @@ class TaskContext(Protocol):
         Raises `ChildDied` if the process died under it, and whatever `function` raised otherwise.
         """
 
+    async def api_key(self) -> ApiKey:
+        """The key of the user who pays for this run (`Policy.user`); libraries: `pipelines.payer.api_key`.
+
+        Ask anew for each call, and never log, return or keep it. Raises `NotGranted` and `NotAnswered`.
+        """
+
+    async def usage(self, prompt_tokens: int, completion_tokens: int, model: str = "") -> None:
+        """Report what a call to a model came to; it is kept when this returns, whatever becomes of the run.
+
+        Libraries that have no context: `pipelines.payer.spent`. Raises ValueError for what is no count.
+        """
+
+    async def child_as_user(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """`child`, for libraries that read the key from their environment: in a process started with OPENAI_API_KEY and
+        OPENAI_BASE_URL of the user who pays, and nothing of the worker's own, that ends with the call.
+
+        `function` is a module's, and may be a coroutine function. What it reports with `pipelines.payer.spent` is kept.
+        """
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -65,6 +86,8 @@ class Policy:
     """True if the task changes something that a second run would change again."""
     dependency: Callable[[Any], str] | None = None
     """Names what the task leans on (an endpoint, a provider) for the circuit breaker; None: only this machine."""
+    user: Callable[[Any], str] | None = None
+    """Whose key pays for the calls to `dependency`; what is wrong with the key holds up that user's jobs alone."""
 
 
 def task(policy: Policy) -> Callable[[TaskFunction], TaskFunction]:
@@ -86,10 +109,10 @@ def policy_of(function: Callable[..., Any]) -> Policy:
 
 
 class InlineContext:
-    """Runs a task without any queue: `await process_file(InlineContext(), payload)`. Parts collect in `parts`.
+    """Runs a task without any queue: `await process_file(InlineContext(), payload)`.
 
-    `answers`: subject -> the function that answers `ask`. `on_progress(fraction, note)` hears how far it is, from
-    whichever thread says so.
+    Parts collect in `parts`, what calls to models came to in `calls`. `answers`: subject -> the function that answers
+    `ask`. `on_progress(fraction, note)` hears how far it is, from whichever thread says so. `key`: what pays for calls.
     """
 
     def __init__(
@@ -97,11 +120,14 @@ class InlineContext:
         record_id: str = "inline",
         answers: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] | None = None,
         on_progress: Listener | None = None,
+        key: ApiKey | None = None,
     ) -> None:
         self.record_id = record_id
         self._answers = answers or {}
         self.token = "0"  # noqa: S105 - a fencing token orders runs; it is no password
         self.parts: list[BaseModel] = []
+        self.calls: list[Spent] = []
+        self._key = key
         self._on_progress = on_progress or (lambda fraction, note: None)
 
     async def check(self) -> None:
@@ -122,3 +148,21 @@ class InlineContext:
         """Run in a thread: no isolation, the same signature."""
         with listening(self._on_progress):
             return await asyncio.to_thread(function, *args, **kwargs)
+
+    async def api_key(self) -> ApiKey:
+        if self._key is None:
+            raise NotGranted("nobody pays here; give InlineContext a key")
+        return self._key
+
+    def spent(self, spent: Spent) -> None:
+        """What `pipelines.payer.spent` reports."""
+        self.calls.append(spent)
+
+    async def usage(self, prompt_tokens: int, completion_tokens: int, model: str = "") -> None:
+        self.calls.append(Spent(prompt_tokens, completion_tokens, model))
+
+    async def child_as_user(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run in a thread, in the environment that is there: set the key yourself."""
+        with paid_by(self):
+            result = await asyncio.to_thread(function, *args, **kwargs)
+            return await result if inspect.isawaitable(result) else result

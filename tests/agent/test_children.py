@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from agent.children import NICER, ChildError, Children, ChildTimeout
-from pipelines.errors import ChildDied, InputRejected, RecordNotFoundError
+from pipelines.errors import ChildDied, InputRejected, NotGranted, RecordNotFoundError
+from pipelines.payer import spent
 from tests.agent import child_functions as work
 
 
@@ -179,6 +180,11 @@ async def test_nothing_said_by_an_earlier_job_is_heard_in_the_next(children: Chi
     for _ in range(3):
         await children.run_heard(lambda fraction, note: heard.append((fraction, note)), 60, work.nap, 0.1)
     assert heard == []
+
+
+async def test_a_call_to_a_model_that_nobody_would_count_is_refused(children: Children) -> None:
+    with pytest.raises(NotGranted, match="child_as_user"):
+        await children.run(30, spent, 1, 2, "small")
 
 
 async def test_pipes_are_closed_with_their_children() -> None:

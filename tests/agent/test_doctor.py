@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from agent import doctor
 from agent.settings import load_settings
+from tests.control_plane import ControlPlane
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -125,3 +127,16 @@ def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHAZE_HUB_PRT", "1")
     (finding,) = doctor.variables(load_settings())
     assert finding.remedy == "did you mean PHAZE_HUB_PORT?"
+
+
+async def test_it_says_whether_the_billing_service_answers(plane: ControlPlane) -> None:
+    def look(**settings: str) -> list[doctor.Finding]:
+        return list(doctor.billing_service(load_settings(**settings)))
+
+    assert look() == []
+    (away,) = look(billing_url="http://127.0.0.1:9", billing_token="secret-token")
+    assert (away.verdict, away.remedy) == ("missing", "start it, or correct PHAZE_BILLING_URL")
+    (there,) = await asyncio.to_thread(look, billing_url=plane.url, billing_token="secret-token")
+    assert (there.verdict, there.detail) == ("ok", f"{plane.url}/keys/generate")
+    (bare,) = await asyncio.to_thread(look, billing_url=plane.url)
+    assert (bare.verdict, "PHAZE_BILLING_TOKEN" in bare.remedy) == ("warning", True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.redaction import redact_names, redact_text
+from agent.redaction import MOST_KNOWN, REDACTED, hide, redact_names, redact_text, without_known
 
 
 def nested(value: Any, depth: int) -> Any:
@@ -30,6 +31,34 @@ def test_what_a_secrets_name_stands_before_is_hidden_in_json_python_and_texts_wi
     for text in (json.dumps(value), repr(value), repr(redact_names(value))):
         assert "HUSH" not in redact_text(text)
         assert "after" in redact_text(text)
+
+
+@pytest.fixture
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.redaction._known", {})
+    monkeypatch.setattr("agent.redaction._forms", ())
+
+
+@pytest.mark.usefixtures("_nothing_known")
+def test_a_secret_that_is_known_is_hidden_however_it_is_written_and_however_little_it_looks_like_one() -> None:
+    secret = 'plain/words+"of\\mine'
+    hide(secret)
+    for text in (secret, json.dumps({"said": secret}), repr([secret]), f"https://x/y?of={quote(secret, safe='')}"):
+        assert "words" not in redact_text(text)
+    assert without_known({"a": [secret, 1, None], secret: {"b": f"<{secret}>"}}) == {
+        "a": [REDACTED, 1, None],
+        REDACTED: {"b": f"<{REDACTED}>"},
+    }
+
+
+@pytest.mark.usefixtures("_nothing_known")
+def test_of_very_many_secrets_those_met_last_are_known_and_short_ones_are_none() -> None:
+    for number in range(MOST_KNOWN + 10):
+        hide(f"secret-number-{number:05d}")
+    hide("abc")
+    assert redact_text("abc") == "abc"
+    assert redact_text(f"x secret-number-{MOST_KNOWN:05d} y") == f"x {REDACTED} y"
+    assert redact_text("secret-number-00000") == "secret-number-00000"
 
 
 @pytest.mark.parametrize("text", ["a newer token: 5", "key='process_file:1'", "the password is wrong", "tokens: 3"])

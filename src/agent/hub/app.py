@@ -21,7 +21,18 @@ from starlette.types import ASGIApp
 from agent import kept
 from agent.cancelling import end
 from agent.errors import ConfigError
-from agent.hub import agent_api, batch_api, dashboard, duplicate_pages, live, login_pages, overview, pages, queues
+from agent.hub import (
+    agent_api,
+    batch_api,
+    dashboard,
+    duplicate_pages,
+    live,
+    login_pages,
+    overview,
+    pages,
+    queues,
+    usage_pages,
+)
 from agent.hub.activity import Activity
 from agent.hub.catalogue import PRINTS_FOLDER, Catalogue, CatalogueUnavailable
 from agent.hub.dashboard import Dashboard
@@ -78,6 +89,7 @@ def create_app(
             *overview.routes,
             *dashboard.routes,
             *duplicate_pages.routes,
+            *usage_pages.routes,
             *pages.routes,
         ],
         middleware=[

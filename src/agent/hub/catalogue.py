@@ -31,6 +31,7 @@ from agent.hub import (
     schema,
     tracks,
     transfers,
+    usage,
     work,
 )
 from agent.hub.batches import Batch
@@ -44,6 +45,7 @@ from agent.hub.recording import Refusal
 from agent.hub.track_row import SHAPE
 from agent.hub.tracks import Track, TrackFilter
 from agent.hub.transfers import Chosen, Transfer
+from agent.hub.usage import Usage
 from agent.hub.work import ScanResult, TaskWork
 from agent.phoenix.outbox import Entry
 from pipelines.files.proposals import BatchPayload
@@ -333,6 +335,13 @@ class Catalogue:
         """See `others.results_of`."""
         with self._database.read() as connection:
             return others.results_of(connection, service, record_id, limit=limit, offset=offset)
+
+    def usage(
+        self, *, by: tuple[str, ...], user: str | None = None, since: float = 0.0, limit: int = 1000, offset: int = 0
+    ) -> list[Usage]:
+        """See `usage.sums`."""
+        with self._database.read() as connection:
+            return usage.sums(connection, by=by, user=user, since=since, limit=limit, offset=offset)
 
     def owed_keys(self, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
         """See `debts.keys`."""

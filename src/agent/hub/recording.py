@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub import batches, derived, scans
+from agent.hub import batches, derived, scans, usage
 from agent.hub.file_tasks import ABOUT_FILES, BATCH, SCAN
 from agent.hub.schema import files, owed, results
 from agent.hub.schema import scans as scan_table
@@ -47,7 +47,7 @@ def record(connection: sa.Connection, agent_id: str, entries: list[Entry]) -> li
             with connection.begin_nested():
                 _check(entry)
                 touched |= _record_one(connection, agent_id, entry)
-        except (EntryRefused, scans.ScanRefused) as refusal:
+        except (EntryRefused, scans.ScanRefused, usage.UsageRefused) as refusal:
             answers.append(Refusal(str(refusal)))
         else:
             answers.append(None)
@@ -57,6 +57,9 @@ def record(connection: sa.Connection, agent_id: str, entries: list[Entry]) -> li
 
 def _record_one(connection: sa.Connection, agent_id: str, entry: Entry) -> set[int]:
     """Returns the ids of the files whose tracks and debts follow from it."""
+    if entry.usage is not None:
+        usage.record(connection, agent_id, entry)
+        return set()
     if entry.part is not None:
         if entry.service != SCAN:
             raise EntryRefused(f"{entry.service} has no parts; only {SCAN} reports in parts")

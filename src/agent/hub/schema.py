@@ -1,7 +1,8 @@
 """The catalogue's tables, and the steps from one schema version to the next.
 
-`agents`, `scans`, `files`, `results` and `batches` are the record. `owed` and `tracks` follow from them (derived.py)
-and could be rebuilt from them at any time. Times are Unix seconds of the hub's clock unless a column says otherwise.
+`agents`, `scans`, `files`, `results`, `batches` and `usage` are the record. `owed` and `tracks` follow from them
+(derived.py) and could be rebuilt from them at any time. Times are Unix seconds of the hub's clock unless a column says
+otherwise.
 """
 
 from __future__ import annotations
@@ -107,6 +108,25 @@ batches = sa.Table(
     sa.Index("ix_batches_undoes", "undoes", sqlite_where=sa.text("undoes IS NOT NULL")),
 )
 
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("record_id", sa.Text, nullable=False),
+    sa.Column("token", sa.Integer, nullable=False),  # of the run that made the call
+    sa.Column("call", sa.Integer, nullable=False),  # 0, 1, 2 ... of that run
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("user", sa.Text, nullable=False),  # who paid; empty: nobody was named
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("prompt_tokens", sa.Integer, nullable=False),
+    sa.Column("completion_tokens", sa.Integer, nullable=False),
+    sa.Column("spent_at", sa.Float, nullable=False),  # the worker's clock
+    sa.PrimaryKeyConstraint("agent_id", "service", "record_id", "token", "call"),
+    sa.Index("ix_usage_user", "user", "spent_at"),
+    sa.Index("ix_usage_spent", "spent_at"),
+)
+
 tracks = sa.Table(
     "tracks",
     metadata,
@@ -151,7 +171,11 @@ def _add_batches(connection: sa.Connection) -> None:
     batches.create(connection, checkfirst=True)
 
 
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create, _add_batches)
+def _add_usage(connection: sa.Connection) -> None:
+    usage.create(connection, checkfirst=True)
+
+
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create, _add_batches, _add_usage)
 """Step n takes version n to n + 1. A released step never changes: the next change is a new one at the end."""
 
 SCHEMA_VERSION = len(STEPS)

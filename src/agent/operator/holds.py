@@ -31,7 +31,7 @@ def list_() -> None:
 
     async def look() -> list[Circuit]:
         async with server(load_settings()) as client:
-            return await Breakers(Scripts(client), client).all()
+            return await Breakers(Scripts(client), client).all(users=True)
 
     circuits = run(look())
     for circuit in circuits:
@@ -57,7 +57,7 @@ def _force(name: str, forced: Forced, reason: str) -> None:
     async def force() -> Circuit:
         async with server(load_settings()) as client:
             breakers = Breakers(Scripts(client), client)
-            if not await reply(client.sismember(keys.CIRCUITS, name)):
+            if not await reply(client.sismember(keys.circuits_key(name), name)):
                 raise WrongUse(f"there is no circuit {name}; `phaze breaker list` shows them")
             await breakers.force(name, forced, reason)
             return await breakers.look(name)

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import httpx
 import structlog
 from redis.exceptions import RedisError
 
 from agent.phoenix import keys
+from agent.phoenix.billing_service import KeyRefused
 from agent.phoenix.endings import CircuitHeld, NotStarted
 from agent.redis_client import AWAY, persist, reply
+from agent.symptoms import symptom_of
 from pipelines.errors import InputRejected, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -45,7 +46,14 @@ ASK_WAIT = 5.0
 TELL_WAIT = 1.0
 """Seconds for an outcome to be told. One that is not costs the circuit one count, and its permit ends by itself."""
 
+TOO_MANY = 429
+KEYS_FAULT = frozenset({401, 402, 403, TOO_MANY})
+"""HTTP statuses by which a provider speaks of the key: unknown, not paid for, not allowed, used too often."""
+
 Forced = Literal["open", "closed", "none"]
+Outcome = Literal["ok", "failed", "void"]
+Judge = Callable[[BaseException], Outcome]
+"""What an exception says about a dependency: it works, it failed, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,10 @@ class Breakers:
         self._numbers = (FAILURES, open_ms, SUCCESSES, PROBES, permit_ms)
 
     @contextlib.asynccontextmanager
-    async def guard(self, circuit: str | None, owner: str) -> AsyncIterator[None]:
+    async def guard(self, circuit: str | None, owner: str, judge: Judge | None = None) -> AsyncIterator[None]:
         """Run the body if the circuit lets it through, and tell how it went; telling never changes what it came to.
+
+        `judge`: what an exception says about it; `outcome_of` unless given.
 
         Raises CircuitHeld, and NotStarted where the server cannot be asked.
         """
@@ -90,11 +100,11 @@ class Breakers:
         try:
             yield
         except BaseException as error:
-            await self._tell(circuit, owner, epoch, outcome_of(error))
+            await self._tell(circuit, owner, epoch, (judge or outcome_of)(error))
             raise
         await self._tell(circuit, owner, epoch, "ok")
 
-    async def _tell(self, circuit: str, owner: str, epoch: int, outcome: str) -> None:
+    async def _tell(self, circuit: str, owner: str, epoch: int, outcome: Outcome) -> None:
         try:
             async with asyncio.timeout(TELL_WAIT):
                 await self._call("tell", circuit, owner, epoch, outcome)
@@ -122,9 +132,12 @@ class Breakers:
             parked,
         )
 
-    async def all(self) -> list[Circuit]:
-        """Every circuit that was ever used, by name."""
-        names = sorted(name.decode() for name in await reply(self._redis.smembers(keys.CIRCUITS)))
+    async def all(self, *, users: bool = False) -> list[Circuit]:
+        """Every circuit that was ever used, by name; with `users` those of single users too."""
+        found = await reply(self._redis.smembers(keys.CIRCUITS))
+        if users:
+            found |= await reply(self._redis.smembers(keys.USER_CIRCUITS))
+        names = sorted(name.decode() for name in found)
         return [await self.look(name) for name in names]
 
     async def room(self, circuit: str) -> int:
@@ -137,20 +150,38 @@ class Breakers:
         return 1_000_000
 
     async def _call(self, operation: str, circuit: str, *rest: Any) -> Any:
-        names = [keys.breaker_key(circuit), keys.permits_key(circuit), keys.CIRCUITS]
+        names = [keys.breaker_key(circuit), keys.permits_key(circuit), keys.circuits_key(circuit)]
         return await self._scripts("breaker", names, [operation, circuit, *self._numbers, *rest])
 
 
-def outcome_of(error: BaseException) -> str:
-    """What an exception says about the dependency: it failed, it worked, or nothing.
+def outcome_of(error: BaseException) -> Outcome:
+    """What an exception says about the dependency.
 
     Connect errors, time-outs, 5xx and 429 are the dependency failing; not-found and rejected input are it working.
     """
+    return _outcome(error, failing=lambda status: status >= 500 or status == TOO_MANY)
+
+
+def outcome_for_provider(error: BaseException) -> Outcome:
+    """The same of a provider that a user's own key pays: what is about the key is it working."""
+    return _outcome(error, failing=lambda status: status >= 500)
+
+
+def outcome_for_user(error: BaseException) -> Outcome:
+    """What an exception says about a user's key at a provider: nothing, where the provider itself fails."""
+    if isinstance(error, KeyRefused):
+        return "failed"
+    symptom = symptom_of(error)
+    if symptom in KEYS_FAULT:
+        return "failed"
+    works = isinstance(error, InputRejected | RecordNotFoundError) or (isinstance(symptom, int) and symptom < 500)
+    return "ok" if works else "void"
+
+
+def _outcome(error: BaseException, failing: Callable[[int], bool]) -> Outcome:
     if isinstance(error, InputRejected | RecordNotFoundError):
         return "ok"
-    if isinstance(error, httpx.HTTPStatusError):
-        code = error.response.status_code
-        return "failed" if code >= 500 or code == httpx.codes.TOO_MANY_REQUESTS else "ok"
-    if isinstance(error, ConnectionError | TimeoutError | httpx.TransportError):
-        return "failed"
-    return "void"
+    symptom = symptom_of(error)
+    if isinstance(symptom, int):
+        return "failed" if failing(symptom) else "ok"
+    return "failed" if symptom == "unreachable" else "void"

@@ -37,6 +37,9 @@ MARKER_LIFE = 30 * 24 * 3600
 ERROR_CHARACTERS = 8_000
 """Of a traceback, the end: the last frames say what went wrong."""
 
+LOOKED_AT = 1_000_000
+"""Of a traceback, what is searched for secrets before it is cut: half a secret is not known for one."""
+
 SORTED = json.JSONEncoder(sort_keys=True, default=str)
 """One text for equal arguments, whatever their order."""
 
@@ -273,7 +276,7 @@ def _version_named(run: Run) -> str:
 def error_text(error: BaseException) -> str:
     """The traceback's end, without secrets."""
     text = "".join(traceback.format_exception(error))
-    return redact_text(text[-ERROR_CHARACTERS:])
+    return redact_text(text[-LOOKED_AT:])[-ERROR_CHARACTERS:]
 
 
 def _ttl_ms(ttl: Any) -> int:

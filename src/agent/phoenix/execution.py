@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
@@ -13,13 +14,17 @@ from redis.exceptions import RedisError
 
 from agent.cancelling import end
 from agent.lanes import Task, payload_model
+from agent.phoenix.breaker import outcome_for_provider, outcome_for_user
 from agent.phoenix.endings import Quarantined, Result
+from agent.phoenix.keys import user_circuit
 from agent.phoenix.outbox import Entry, outbox_key
+from agent.phoenix.paying import Paying, RunPayer
 from agent.phoenix.streams import progress_message
-from agent.redaction import redact_text
+from agent.redaction import redact_text, without_known
 from agent.redis_client import persist
 from pipelines.context import policy_of
 from pipelines.errors import InputChanged, InputRejected, LeaseLost, NotGranted
+from pipelines.payer import LONGEST_MODEL, ApiKey, Spent, paid_by
 from pipelines.payload import Outcome, TaskResult
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from agent.phoenix.breaker import Breakers
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
+    from pipelines.saying import Listener
 
 log = structlog.get_logger()
 
@@ -38,6 +44,9 @@ T = TypeVar("T")
 
 TIMEOUT_MARGIN = 15.0
 """Seconds on top of a task's own time, for its child process to be killed and the failure to be told apart."""
+
+ANY_PROVIDER = "llm"
+"""What a user's circuit is called after where the task names no dependency."""
 
 PROGRESS_PERIOD = 1.0
 """Seconds between two writes of a job's progress."""
@@ -62,6 +71,7 @@ class Execution:
         breakers: Breakers,
         worker: str,
         desk: Desk | None = None,
+        paying: Paying | None = None,
     ) -> None:
         self._run = run
         self._function = function
@@ -70,6 +80,8 @@ class Execution:
         self._breakers = breakers
         self._worker = worker
         self._desk = desk
+        self._paying = paying
+        self._payer: RunPayer
         self._parts = 0
         self._version = ""
         self._deadline = 0.0
@@ -91,14 +103,18 @@ class Execution:
         self._run.outside_effects = policy.outside_effects
         self._run.limit(seconds + TIMEOUT_MARGIN)
         circuit = policy.dependency(payload) if policy.dependency is not None else None
-        async with self._breakers.guard(circuit, self._run.token):
+        user = None if policy.user is None else str(policy.user(payload))
+        self._payer = RunPayer(
+            self._run, self._queue, self._paying, user=user, version=payload.version, worker=self._worker
+        )
+        async with self._guarded(circuit, user):
             try:
                 result = await self._body(payload)
             except InputRejected as error:
                 result = TaskResult(outcome="rejected", reason=str(error))
             except InputChanged:
                 result = TaskResult(outcome="skipped", reason="changed-since-scan")
-        value = as_json(result)
+        value = without_known(as_json(result))
         outcome: Outcome = getattr(result, "outcome", "done")
         reason = getattr(result, "reason", None)
         if reason is not None:
@@ -113,12 +129,34 @@ class Execution:
             onward=getattr(result, "onward", None),
         )
 
+    @contextlib.asynccontextmanager
+    async def _guarded(self, circuit: str | None, user: str | None) -> AsyncIterator[None]:
+        """Behind the dependency's circuit; where a user pays, behind the user's own first."""
+        token, guard = self._run.token, self._breakers.guard
+        if user is None:
+            async with guard(circuit, token):
+                yield
+            return
+        own = user_circuit(circuit or ANY_PROVIDER, user)
+        async with guard(own, token, outcome_for_user), guard(circuit, token, outcome_for_provider):
+            yield
+
     async def _body(self, payload: BaseModel) -> Any:
-        """The task itself. Its time ends with it: what follows waits on the server at most, whose lease must live."""
+        """The task itself, once more with a new key where its user's was refused.
+
+        Its time ends with it: what follows waits on the server at most, whose lease must live.
+        """
         try:
-            return await self._function(self, payload)
+            with paid_by(self._payer):
+                try:
+                    return await self._function(self, payload)
+                except Exception as error:
+                    if not await self._payer.renewed(error):
+                        raise
+                return await self._function(self, payload)
         finally:
             self._run.no_limit()
+            await self._payer.close()
 
     # What the task sees (pipelines.context.TaskContext).
 
@@ -151,9 +189,8 @@ class Execution:
         assert job is not None
         try:
             async with asyncio.timeout(PROGRESS_WAIT):
-                said = progress_message(
-                    self._run.service, self._run.record, "running", progress=fraction, note=redact_text(note)
-                )
+                note = redact_text(note)
+                said = progress_message(self._run.service, self._run.record, "running", progress=fraction, note=note)
                 await self._queue.touch(self._run, said, progress=fraction, meta={**job.meta, "note": note})
         except (RedisError, OSError) as error:
             self._progress_due = time.monotonic() + PROGRESS_REST
@@ -167,7 +204,7 @@ class Execution:
             token=int(self._run.token),
             part=self._parts,
             outcome="done",
-            result=as_json(part),
+            result=without_known(as_json(part)),
             worker=self._worker,
             attempts=self._run.attempts,
             started_at=self._run.started,
@@ -185,7 +222,26 @@ class Execution:
         return await self._desk.ask(self.record_id, subject, question)
 
     async def child(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        remaining = max(self._deadline - time.monotonic(), 1.0)
+        async with self._hearing() as heard:
+            return await self._children.run_heard(heard, self._remaining(), function, *args, **kwargs)
+
+    async def child_as_user(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._hearing() as heard:
+            return await self._payer.child(heard, self._remaining(), function, *args, **kwargs)
+
+    async def api_key(self) -> ApiKey:
+        return await self._payer.api_key()
+
+    async def usage(self, prompt_tokens: int, completion_tokens: int, model: str = "") -> None:
+        self._payer.spent(Spent(prompt_tokens, completion_tokens, model[:LONGEST_MODEL]))
+        await self._payer.flush()
+
+    def _remaining(self) -> float:
+        return max(self._deadline - time.monotonic(), 1.0)
+
+    @contextlib.asynccontextmanager
+    async def _hearing(self) -> AsyncIterator[Listener]:
+        """A listener that writes what a child says of its progress, one thing at a time."""
         writing: set[asyncio.Task[None]] = set()
 
         def heard(fraction: float, note: str) -> None:
@@ -194,10 +250,9 @@ class Execution:
                 task.add_done_callback(writing.discard)
 
         try:
-            result = await self._children.run_heard(heard, remaining, function, *args, **kwargs)
+            yield heard
             if writing:
                 await asyncio.wait(writing)
-            return result
         finally:
             await end(writing)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 JOB_PREFIX = "saq:job:"
 TOKENS = "phoenix:token"
 """The last fencing token that was given out: max(last + 1, the server's microseconds), for all records."""
@@ -12,11 +14,62 @@ PAUSED = "phoenix:paused"
 CIRCUITS = "phoenix:circuits"
 """A set of the circuits that were ever used, for listing them."""
 
+USER_CIRCUITS = "phoenix:circuits:users"
+"""The same of circuits of single users, which are as many as there are users with trouble."""
+
 PROBES = "phoenix:probes"
 """A hash, token -> circuit, of the runs that probe a circuit: their permits are renewed with their leases."""
 
 FAR_FUTURE = 4_102_444_800
 """Unix seconds (2100-01-01): the due time of a job that something else than the clock will release."""
+
+
+LONGEST_USER = 256
+"""Bytes of a user's id that stands in keys as it is."""
+
+HASHED = "sha256:"
+
+BILLING_CIRCUIT = "billing"
+"""The billing service's own."""
+
+
+def user_name(user: str) -> str:
+    """A user's id as keys, circuits and the catalogue have it: itself, or its hash where it is long or no text.
+
+    No two users share a name: an id that looks like such a hash is hashed as well.
+    """
+    raw = user.encode("utf-8", "surrogatepass")
+    if len(raw) > LONGEST_USER or user.startswith(HASHED) or "\0" in user or not _is_text(user):
+        return HASHED + hashlib.sha256(raw).hexdigest()
+    return user
+
+
+def _is_text(user: str) -> bool:
+    try:
+        user.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def api_key_key(user: str) -> str:
+    """`api_key:user:<user id>`: the user's key, until it is a day old. The one place where keys are."""
+    return f"api_key:user:{user_name(user)}"
+
+
+def api_key_lock_key(user: str) -> str:
+    """`phoenix:api-key-lock:<user id>`: who has a key made for the user now; it ends by itself."""
+    return f"phoenix:api-key-lock:{user_name(user)}"
+
+
+def user_circuit(provider: str, user: str) -> str:
+    """`<provider>:user:<user id>`: the circuit of one user's key at one provider."""
+    return f"{provider}:user:{user_name(user)}"
+
+
+def circuits_key(circuit: str) -> str:
+    """The set in which a circuit is listed."""
+    return USER_CIRCUITS if ":user:" in circuit else CIRCUITS
 
 
 def job_prefix(queue: str) -> str:

@@ -15,6 +15,18 @@ from pipelines.payload import Outcome
 ENTRY_FIELD = b"entry"
 
 
+class Usage(BaseModel):
+    """What one call to a model came to, and who paid for it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    user: str
+    """The user's name in keys (`keys.user_name`); empty where no user is named."""
+    model: str = ""
+    prompt_tokens: int
+    completion_tokens: int
+
+
 class Entry(BaseModel):
     """One result, or one part of a result too large for one piece, on its way to the catalogue."""
 
@@ -27,7 +39,9 @@ class Entry(BaseModel):
     token: int
     """Fencing token of the run: the catalogue refuses a lower one for the same record and version."""
     part: int | None = None
-    """0, 1, 2 ... for parts, in order; None for the result itself, which comes last."""
+    """0, 1, 2 ... for parts, in order; None for the result itself, which comes last. Usage is counted apart."""
+    usage: Usage | None = None
+    """What a run has spent, in its call number `part`; then the entry is no result, and `result` is empty."""
     outcome: Outcome
     reason: str | None = None
     result: dict[str, Any]

@@ -14,8 +14,8 @@ from agent.redis_client import reply
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-KEYS = ("saq:*", "lock:*", "processed:*", "phoenix:*")
-STREAM_KEYS = ("pages:*", "api_key:*")
+KEYS = ("saq:*", "lock:*", "processed:*", "phoenix:*", "api_key:*")
+STREAM_KEYS = ("pages:*",)
 
 CHANNELS = "*"
 """Jobs' changes are published on channels that begin with `saq:`. Whoever waits for a job's end subscribes to the

@@ -38,6 +38,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "bury": ("entries", "bury"),
     "consumers": ("consumers",),
     "resend": ("resend",),
+    "keep_key": ("keep_key",),
+    "drop_key": ("drop_key",),
+    "report": ("report",),
 }
 """script -> the files that it consists of, after the prelude."""
 

@@ -30,10 +30,22 @@ local function return_permit(owner)
     if redis.call('ZREM', KEYS[2], owner) == 1 then redis.call('HDEL', PROBES, owner) end
 end
 
+-- A single user's circuit is kept and listed while there is trouble: there are as many of them as there are users.
+local is_users = string.find(circuit, ':user:', 1, true)
+local FORGOTTEN = 86400000  -- ms
+
+local function is_quiet() return c.state == 'closed' and c.failures == 0 and c.forced == 'none' end
+
 local function store()
+    if is_users then redis.call('DEL', KEYS[1]) end  -- its end with it
     redis.call('HSET', KEYS[1], 'state', c.state, 'epoch', c.epoch, 'failures', c.failures, 'successes', c.successes,
         'opened', decimal(c.opened), 'forced', c.forced, 'reason', c.reason)
-    redis.call('SADD', KEYS[3], circuit)
+    if is_users and is_quiet() then
+        redis.call('PEXPIRE', KEYS[1], FORGOTTEN)
+        redis.call('SREM', KEYS[3], circuit)
+    else
+        redis.call('SADD', KEYS[3], circuit)
+    end
 end
 
 if c.forced == 'none' and c.state == 'open' and now >= c.opened + open_for then
@@ -82,5 +94,6 @@ else
     c.failures = c.failures + 1
     if c.state == 'half_open' or (c.state == 'closed' and c.failures >= tonumber(ARGV[3])) then become('open') end
 end
-if c.failures + c.successes ~= before or before ~= 0 or c.state ~= stored[1] then store() end
+local is_new = not stored[1] and not (is_users and is_quiet())
+if c.failures + c.successes ~= before or before ~= 0 or (stored[1] or is_new) and c.state ~= stored[1] then store() end
 return {c.state, c.epoch}

@@ -23,6 +23,7 @@ PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or devic
 SCAN_ENDS = {
     "open": "its scan is not finished; the next start goes on",
     "empty-folder": "it holds nothing at all; is an archive mounted there?",
+    "root-vanished": "it was taken away meanwhile; is an archive mounted there?",
 }
 """States and reasons of scans in words; the others speak for themselves."""
 

@@ -75,6 +75,10 @@ class ScanResult:
     errors: list[dict[str, str]]
     passed_over: dict[str, int]
     """`other`: files of other kinds, `links`, `special`: pipes and devices, `gone`: tracks that are no longer there."""
+    added: int = 0
+    changed: int = 0
+    moved: int = 0
+    """Tracks that were not there before, that have another content, and those of `gone` that turned up elsewhere."""
 
 
 def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
@@ -88,5 +92,6 @@ def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
         count = max(report.error_count, len(errors))
         passed_over = {"other": report.other, "links": report.links, "special": report.special, "gone": row.gone or 0}
         root = display_path(row.root)
-        found.append(ScanResult(root, row.state, row.reason, report.files, count, errors, passed_over))
+        news = {"added": row.added, "changed": row.changed, "moved": row.moved or 0}
+        found.append(ScanResult(root, row.state, row.reason, report.files, count, errors, passed_over, **news))
     return found

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "offload": ("agent.offload:offload", "Send files of the catalogue to an object store or another machine."),
     "transfers": ("agent.offload:transfers", "Show what became of files that were sent."),
     "models": ("agent.models_command:models", "Pretrained models: list, install, verify."),
+    "watch": ("agent.watching.command:watch", "Watch folders, and scan what changes in them."),
     "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
     "lanes": ("agent.operator.lanes:lanes", "Show what waits and runs on each lane."),

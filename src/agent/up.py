@@ -49,8 +49,9 @@ ALL_WELL, INTERRUPTED, LEFT_OVER = 0, 130, 3
 def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples: bool) -> None:
     """Take folders (or files) of music through all lanes.
 
-    Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane. Ctrl-C ends
-    all of it; what is done stays done, and the next start goes on. Exit code 3: some files were rejected or are left.
+    Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane; without
+    --once it goes on and watches the folders. Ctrl-C ends all of it; what is done stays done, and the next start goes
+    on. Exit code 3: some files were rejected or are left.
     """
     settings = load_settings()
     roots = [_root(path) for path in paths]
@@ -142,6 +143,12 @@ class Run:
             async with httpx.AsyncClient(base_url=fleet.hub_url, headers=headers, timeout=10.0) as client:
                 if self.roots:
                     await self._request_scans(client)
+                folders = [root for root in self.roots if root.is_dir()]
+                if folders and not self.once:
+                    await fleet.watch(folders)
+                    self.view.note(
+                        f"watching {plural(len(folders), 'folder')}: what changes is scanned when it has settled"
+                    )
                 status = await self._follow(client)
         finally:
             await fleet.stop()

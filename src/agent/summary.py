@@ -23,6 +23,7 @@ PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or devic
 SCAN_ENDS = {
     "open": "its scan is not finished; the next start goes on",
     "empty-folder": "it holds nothing at all; is an archive mounted there?",
+    "not-mounted": "nothing is mounted there now; its tracks are kept",
     "root-vanished": "it was taken away meanwhile; is an archive mounted there?",
 }
 """States and reasons of scans in words; the others speak for themselves."""
@@ -69,7 +70,7 @@ class Summary:
             if scan.state != "done" and not scan.errors:
                 said = scan.reason or scan.state
                 lines.append((scan.root, SCAN_ENDS.get(said, said)))
-            lines += [(error["path"], error["reason"]) for error in scan.errors]
+            lines += [(error["path"], SCAN_ENDS.get(error["reason"], error["reason"])) for error in scan.errors]
             if scan.error_count > len(scan.errors):
                 lines.append((scan.root, f"and {scan.error_count - len(scan.errors):,} more errors"))
         return lines

@@ -65,6 +65,7 @@ def test_a_scan_of_some_places_proves_nothing_about_the_others(catalogue: Catalo
         "version": scan_id,
         "root": "/m",
         "paths": ["/m/b", "/m/c", "/m/new"],
+        "mounts": [],
         "reread": False,
     }
     catalogue.record(AGENT, [part(scan_id, [seen("/m/b/2", "other"), seen("/m/new", "/m/c")]), closing(scan_id)])
@@ -80,6 +81,21 @@ def test_a_root_that_was_taken_away_proves_nothing(catalogue: Catalogue, outcome
     catalogue.record(AGENT, [closing(scan_id, outcome=outcome).model_copy(update={"reason": reason})])
     scan(catalogue, "/m", [seen("/m/a")], outcome=outcome)
     assert paths(catalogue) == ["/m/a", "/m/b"]
+
+
+def test_what_was_mounted_below_a_root_is_told_to_its_next_scans(catalogue: Catalogue) -> None:
+    scan(catalogue, "/m", [seen("/m/a"), seen("/m/nas/b")], mounts=["/m/nas"])
+    scan(catalogue, "/n", [seen("/n/a")])
+    [scan_id] = catalogue.request_scans(AGENT, [Wish(root="/m", paths=["/m/nas/b"])])
+    [debt] = catalogue.owed(AGENT, "scan_directory", 10)
+    assert debt.payload().model_dump()["mounts"] == ["/m/nas"]
+    error = {"path": "/m/nas", "reason": "not-mounted"}
+    end = {"errors": [error], "error_count": 1, "mounts": ["/m/nas"]}
+    catalogue.record(AGENT, [closing(scan_id, outcome="partial", **end)])
+    scan(catalogue, "/m", [seen("/m/a")], outcome="partial", **end)
+    assert paths(catalogue) == ["/m/a", "/m/nas/b", "/n/a"]
+    scan(catalogue, "/m", [seen("/m/a")], mounts=["/m/nas"])
+    assert paths(catalogue) == ["/m/a", "/n/a"], "it was mounted, and held nothing"
 
 
 def test_nothing_is_looked_at_where_nothing_is_nor_was(catalogue: Catalogue) -> None:
@@ -155,7 +171,7 @@ def test_a_catalogue_from_before_is_taken_over_with_its_roots(tmp_path: Path) ->
         scan(catalogue, "/m", [stamped("/m/a")])
     with sqlite3.connect(tmp_path / "catalogue.sqlite") as file:
         for table, names in {
-            "scans": ("paths", "reread", "added", "changed", "moved"),
+            "scans": ("paths", "mounts", "reread", "added", "changed", "moved"),
             "files": ("ctime_ns", "root"),
         }.items():
             for name in names:

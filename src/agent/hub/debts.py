@@ -37,13 +37,17 @@ class Debt:
     """JSON of an approved batch: its roots and proposals."""
     paths: str = ""
     """JSON list: what a scan looks at, if not at everything."""
+    mounts: str = ""
+    """JSON list: where below the root an earlier scan found something mounted."""
     reread: bool = False
     """Whether a scan reads also what is known as it is."""
 
     def payload(self) -> Payload:
         """What goes into the job."""
         if self.service == SCAN:
-            return scan_payload(version=self.version, root=self.path, paths=self.paths, reread=self.reread)
+            return scan_payload(
+                version=self.version, root=self.path, paths=self.paths, mounts=self.mounts, reread=self.reread
+            )
         if self.service == BATCH:
             return batch_payload(version=self.version, request=self.request)
         return file_payload(
@@ -62,6 +66,7 @@ _QUERY = (
         sa.func.coalesce(files.c.root, "").label("root"),
         sa.func.coalesce(batches.c.request, "").label("request"),
         sa.func.coalesce(scans.c.paths, "").label("paths"),
+        sa.func.coalesce(scans.c.mounts, "").label("mounts"),
         sa.func.coalesce(scans.c.reread, sa.false()).label("reread"),
     )
     .outerjoin(scans, sa.and_(owed.c.service == SCAN, scans.c.id == owed.c.record_id))

@@ -87,6 +87,7 @@ def request(connection: sa.Connection, agent_id: str, wish: Wish) -> str | None:
     from yet serves again. Raises ScanRefused."""
     root = clean_root(wish.root)
     values: dict[str, object] = {"agent_id": agent_id, "root": root, "reread": wish.reread}
+    values["mounts"] = json.dumps(_mounts(connection, agent_id, root))
     if wish.paths or wish.absent:
         below = _below(root)
         cleaned = {clean_root(path) for path in wish.paths}
@@ -115,6 +116,18 @@ def _waiting(connection: sa.Connection, agent_id: str, root: str, reread: bool) 
             sa.true() if not reread else scans.c.reread,
         )
     )
+
+
+def _mounts(connection: sa.Connection, agent_id: str, root: str) -> list[str]:
+    """Where the last scan of the root found something mounted below it."""
+    last = connection.scalar(
+        sa.select(scans.c.report)
+        .where(scans.c.agent_id == agent_id, scans.c.root == root, scans.c.state.in_(("done", "partial")))
+        .order_by(scans.c.requested_at.desc())
+        .limit(1)
+    )
+    report = report_of(json.loads(last or "{}"))
+    return [] if report is None else report.mounts
 
 
 def _has_something_at(connection: sa.Connection, agent_id: str, path: str) -> bool:

@@ -17,6 +17,7 @@ from agent.watching.delivery import Delivery
 from agent.watching.looking import Stamp, look, stamp_of
 from agent.watching.settling import Settling
 from agent.watching.sources import Source, SourceFailed, notified, polled, remote_mount
+from pipelines.music.mounts import mounted_below
 from pipelines.payload import display_path, encode_path
 
 log = structlog.get_logger()
@@ -101,7 +102,7 @@ class WatchedRoot:
                     log.info("watch.started", root=self.shown, polling=self._poll)
                 now = self._turned = time.monotonic()
                 if self._identity() != identity:
-                    raise RootAway("it is another folder than it was")
+                    raise RootAway("it, or what is mounted in it, is another folder than it was")
                 for path, stamp in look(self.root, changed):
                     self._settling.note(path, stamp, now)
                 self._gather(now)
@@ -115,12 +116,13 @@ class WatchedRoot:
             return polled(self.root, self._settings.watch_poll_seconds, self._stop)
         return notified(self.root, self._stop)
 
-    def _identity(self) -> tuple[int, int]:
+    def _identity(self) -> tuple[int, int, frozenset[bytes]]:
+        """Which folder it is, and what is mounted in it."""
         try:
             found = os.stat(self.root)  # noqa: PTH116 - bytes
         except OSError as error:
             raise RootAway(f"it cannot be reached ({error.strerror})") from None
-        return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino, mounted_below(self.root)
 
     def _gather(self, now: float) -> None:
         """What has settled is ready to be told; of too much, and now and then, everything is."""

@@ -15,7 +15,6 @@ import time
 from collections.abc import Generator
 from threading import Event
 
-import psutil
 from watchfiles import watch
 
 # Raised by `watch`, and exported nowhere else.
@@ -23,7 +22,9 @@ from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from agent.watching.looking import Stamp, stamp_of
 from pipelines.music.listing import may_be_audio
+from pipelines.music.mounts import table
 from pipelines.music.walk import walk_after
+from pipelines.payload import display_path, encode_path
 
 GATHER_MS = 1_000
 """Longest time over which notices are gathered."""
@@ -117,15 +118,15 @@ def _snapshot(root: bytes) -> Generator[set[bytes], None, dict[bytes, Stamp]]:
 
 def remote_mount(root: bytes) -> str | None:
     """`nfs4 on /srv/music`: a mount at, above or below `root` that others change as well; None if there is none."""
-    path = os.fsdecode(os.path.realpath(root))
-    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+    path = os.path.realpath(root)
+    mounts = table()
     around = max((mount for mount in mounts if _holds(mount, path)), key=len, default=None)
     for mount in filter(None, (around, *sorted(mount for mount in mounts if _holds(path, mount)))):
         kind = mounts[mount]
         if kind in REMOTE or (kind.startswith("fuse") and kind not in LOCAL_FUSE and kind != "fusectl"):
-            return f"{kind} on {mount}"
+            return f"{kind} on {display_path(encode_path(mount))}"
     return None
 
 
-def _holds(folder: str, path: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+def _holds(folder: bytes, path: bytes) -> bool:
+    return path == folder or path.startswith(folder.rstrip(b"/") + b"/")

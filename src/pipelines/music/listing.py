@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field
 
 from pipelines.music.ffmpeg import holds_something, stat_of
 from pipelines.music.magic import AUDIO_SUFFIXES, HEAD_BYTES, looks_like_audio
+from pipelines.music.mounts import mounted_below
 from pipelines.music.walk import Cursor, Entry, reason_of, walk_after, walk_within
 from pipelines.payload import encode_path
 
@@ -74,6 +75,8 @@ class Listing(BaseModel):
     errors: list[ScanError] = Field(default_factory=list)
     cursor: Cursor | None = None
     identity: tuple[int, int] | None = None
+    mounts: list[str] = Field(default_factory=list, description="percent-encoded mount points below the root")
+    unmounted: list[str] = Field(default_factory=list, description="such where nothing is mounted now")
     other: int = 0
     links: int = 0
     special: int = 0
@@ -99,13 +102,14 @@ def list_files(
     root: Path,
     only: Sequence[Path] = (),
     cursor: Cursor = (),
+    mounts: Sequence[Path] = (),
     max_files: int = LIST_FILES,
     max_seconds: float = LIST_SECONDS,
 ) -> Listing:
     """The audio files below `root` (or `only` at and below some places in it) after `cursor`, until a bound is met.
 
-    A `root` that is a file is taken, whatever its name. Raises what `stat_of` raises, and OSError if the root cannot be
-    read.
+    `mounts`: where something was mounted before. A `root` that is a file is taken, whatever its name. Raises what
+    `stat_of` raises, and OSError if the root cannot be read.
     """
     before = stat_of(root)
     found = Listing()
@@ -117,6 +121,7 @@ def list_files(
             found.special += 1
         found.identity = (before.st_dev, before.st_ino)
         return found
+    expected = mounted_below(os.fsencode(root)) | {os.fsencode(mount) for mount in mounts}
     end = time.monotonic() + max_seconds
     for entry in _entries(root, only, cursor):
         _visit(found, entry)
@@ -124,6 +129,10 @@ def list_files(
             found.cursor = entry.cursor
             break
     found.identity = _still_there(root, before)
+    there = mounted_below(os.fsencode(root))
+    found.mounts = [encode_path(mount) for mount in sorted(there)]
+    # A mount point that was taken away as well is nobody's any more: what was in it is gone.
+    found.unmounted = [encode_path(mount) for mount in sorted(expected - there) if os.path.isdir(mount)]  # noqa: PTH112
     return found
 
 

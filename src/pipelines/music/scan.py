@@ -40,12 +40,15 @@ class ScanPayload(Payload):
     """Percent-encoded absolute path (`encode_path`)."""
     paths: list[str] = Field(default_factory=list)
     """Percent-encoded files and folders below `root`: only these are looked at. None: everything."""
+    mounts: list[str] = Field(default_factory=list)
+    """Percent-encoded folders below `root` where something was mounted at an earlier scan: if nothing is now, they are
+    errors (`not-mounted`), and what was in them is not gone."""
     reread: bool = False
     """Read every file, also those that are known as they are: a disk may rot without a new modification time."""
 
     @model_validator(mode="after")
     def _paths_are_below_the_root(self) -> Self:
-        for path in map(decode_path, self.paths):
+        for path in map(decode_path, self.paths + self.mounts):
             if not path.is_relative_to(decode_path(self.root)) or ".." in path.parts:
                 raise ValueError(f"{display_path(encode_path(path))} is not below the root")
         return self
@@ -71,6 +74,7 @@ class ScanReport(TaskResult):
     special: int = Field(default=0, description="pipes, sockets and devices")
     error_count: int = 0
     errors: list[ScanError] = Field(default_factory=list, description="the first 100")
+    mounts: list[str] = Field(default_factory=list, description="mount points below the root, mounted now or not")
 
 
 class Known(BaseModel):
@@ -91,10 +95,12 @@ async def scan_directory(ctx: TaskContext, payload: ScanPayload) -> ScanReport:
     report = ScanReport()
     cursor: Cursor | None = ()
     identity = None
+    report.mounts = payload.mounts
+    only = [decode_path(path) for path in payload.paths]
     while cursor is not None:
         await ctx.check()
         async with asyncio.timeout(CHUNK_LIMIT):
-            listing = await ctx.child(list_files, root, [decode_path(path) for path in payload.paths], cursor)
+            listing = await ctx.child(list_files, root, only, cursor, [decode_path(mount) for mount in report.mounts])
         identity = listing.identity if not cursor else identity
         if listing.identity is None or listing.identity != identity:
             return _ended_early(report, listing.nothing and not report.files)
@@ -107,7 +113,11 @@ async def scan_directory(ctx: TaskContext, payload: ScanPayload) -> ScanReport:
             lot = listing.files[start : start + CHUNK_FILES]
             await _take(ctx, report, lot, {} if payload.reread else await _known(ctx, lot), follow=listing.follow)
         cursor = listing.cursor
+        report.mounts = sorted({*listing.mounts, *listing.unmounted})
         await ctx.progress(1.0 if cursor is None else 0.0, _said(report))
+    await _tell(
+        ctx, report, ScanPart(errors=[ScanError(path=path, reason="not-mounted") for path in listing.unmounted])
+    )
     if report.error_count:
         report.outcome, report.reason = "partial", "errors"
     return report

@@ -160,8 +160,8 @@ Mount = namedtuple("Mount", "mountpoint fstype")
 def test_mounts_that_others_change_are_polled(
     monkeypatch: pytest.MonkeyPatch, kind: str, root: str, polls: bool
 ) -> None:
-    mounts = [Mount("/", "ext4"), Mount("/srv/music", kind)]
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
+    found = [Mount("/", "ext4"), Mount("/srv/music", kind)]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
     said = remote_mount(os.fsencode(root))
     assert said == (f"{kind} on /srv/music" if polls else None)
 

@@ -265,14 +265,17 @@ async def test_a_root_that_is_taken_away_is_no_deletion(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-async def test_an_unmounted_archive_is_no_deletion(hub: Hub, watch: Callable[..., Watch], tmp_path: Path) -> None:
-    place = tmp_path / "archive"
-    place.mkdir()
+@pytest.mark.parametrize("below", [False, True], ids=["itself", "below"])
+async def test_an_unmounted_archive_is_no_deletion(
+    hub: Hub, watch: Callable[..., Watch], tmp_path: Path, below: bool
+) -> None:
+    place = tmp_path / "watched" / "archive"
+    place.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "none", place], check=False, capture_output=True).returncode != 0:
         pytest.skip("nothing can be mounted here")
     try:
         (place / "a.mp3").write_text("a")
-        process = watch(place)
+        process = watch(place.parent if below else place, PHAZE_WATCH_RESCAN_HOURS="0")
         await hub.until(lambda: hub.paths() == {place / "a.mp3"})
         subprocess.run(["umount", place], check=True)
         await hub.until(lambda: process.said("watch.root_away") == 1)

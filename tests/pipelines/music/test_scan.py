@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ async def test_chunks_continue_where_the_last_one_ended(tmp_path: Path, monkeypa
     fill(tmp_path, *[f"d{n % 7}/e{n % 3}/{n:03}.mp3" for n in range(100)], "a.mp3", "d3.mp3", "z/z.mp3", "d3/notes.txt")
     whole = found((await run(tmp_path))[1])
     for size in (1, 7, 50):
-        monkeypatch.setattr(list_files, "__defaults__", ((), (), size, 60.0))
+        monkeypatch.setattr(list_files, "__defaults__", ((), (), (), size, 60.0))
         report, parts = await run(tmp_path)
         assert found(parts) == whole
         assert len(set(whole)) == report.files == 103
@@ -397,7 +398,7 @@ async def test_a_root_that_is_taken_away_meanwhile_is_no_finished_scan(
     root = tmp_path / "root"
     fill(root, "a.mp3", "b.mp3", "c.mp3")
     fill(tmp_path, "other/a.mp3")
-    monkeypatch.setattr(list_files, "__defaults__", ((), (), 1, 60.0))
+    monkeypatch.setattr(list_files, "__defaults__", ((), (), (), 1, 60.0))
 
     class Unmounted(InlineContext):
         async def report(self, part: BaseModel) -> None:
@@ -408,3 +409,28 @@ async def test_a_root_that_is_taken_away_meanwhile_is_no_finished_scan(
 
     report = await scan_directory(Unmounted(), ScanPayload(version="1", root=encode_path(root)))
     assert (report.outcome, report.reason) == ("partial", "root-vanished")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+async def test_what_is_unmounted_below_the_root_is_an_error_and_no_empty_folder(tmp_path: Path) -> None:
+    root, inner = tmp_path / "root", tmp_path / "root" / "nas"
+    fill(root, "a.mp3")
+    inner.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", inner], check=False, capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        fill(inner, "b.mp3")
+        report, _ = await run(root)
+        assert (report.outcome, report.files, report.mounts) == ("done", 2, [encode_path(inner)])
+    finally:
+        subprocess.run(["umount", inner], check=True)
+    for only in ([], [inner / "b.mp3"]):
+        payload = ScanPayload(
+            version="2", root=encode_path(root), mounts=report.mounts, paths=[encode_path(path) for path in only]
+        )
+        again = await scan_directory(InlineContext(), payload)
+        assert (again.outcome, again.reason, again.mounts) == ("partial", "errors", report.mounts)
+        assert [(error.path, error.reason) for error in again.errors] == [(encode_path(inner), "not-mounted")]
+    inner.rmdir()
+    last = await scan_directory(InlineContext(), payload)
+    assert (last.outcome, last.mounts) == ("done", []), "its mount point was taken away as well"

@@ -89,9 +89,8 @@ def peak(pid: int) -> int:
 
 
 def cpu() -> float:
-    """Seconds that this process and its children have used."""
-    processes = [psutil.Process(), *psutil.Process().children()]
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
+    """Seconds that this process and its children have used, those that have ended included."""
+    return sum(sum(process.cpu_times()[:4]) for process in (psutil.Process(), *psutil.Process().children()))
 
 
 async def measure(count: int, flat: bool) -> None:

@@ -17,7 +17,8 @@ from agent.settings import Settings
 from agent.tracks import print_table, problem_text
 from pipelines.payload import display_path, encode_path
 
-PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone"}
+PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone",
+               "moved": "track that is elsewhere now"}  # fmt: skip
 """In the singular; `plural` knows none of them better."""
 
 SCAN_ENDS = {
@@ -77,9 +78,9 @@ class Summary:
 
     @property
     def passed_over(self) -> dict[str, int]:
-        """What the scans did not take: other files, links (never followed), pipes and devices; and tracks now gone."""
-        names = ("other", "links", "special", "gone")
-        return {name: sum(scan.passed_over.get(name, 0) for scan in self.scans) for name in names}
+        """What the scans did not take: other files, links (never followed), pipes and devices; and tracks that are gone
+        or have moved."""
+        return {name: sum(scan.passed_over.get(name, 0) for scan in self.scans) for name in PASSED_OVER}
 
     @property
     def left_over(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -71,7 +72,8 @@ class Watcher:
             thread.start()
         while not self._stop.wait(LOOK):
             if self._health is not None and all(root.well for root in self._roots):
-                self._health.touch()
+                with contextlib.suppress(OSError):  # whoever looks at it will see that it is old
+                    self._health.touch()
         for thread in threads:
             thread.join(END)
         log.info("watch.stopped", hanging=[thread.name for thread in threads if thread.is_alive()])

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transfers": ("agent.offload:transfers", "Show what became of files that were sent."),
     "new": ("agent.new_command:new", "Write the skeleton of a pipeline of your own."),
     "models": ("agent.models_command:models", "Pretrained models: list, install, verify."),
+    "watch": ("agent.watching.command:watch", "Watch folders, and scan what changes in them."),
     "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),
     "lanes": ("agent.operator.lanes:lanes", "Show what waits and runs on each lane."),

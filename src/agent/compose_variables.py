@@ -9,6 +9,7 @@ SERVICES = {
     "FINGERPRINT": "4g",
     "META": "2g",
     "IO": "1g",
+    "WATCHER": "1g",
     "DRAIN": "8g",
     "FINGERPRINT_ENGINE": "2g",
     "PROMETHEUS": "1g",

@@ -33,6 +33,8 @@ class Desk:
         """The answer to a task that runs for `record_id`. Raises NotAnswered and NotGranted."""
         if subject == "s3":
             return await self._hub("signatures", {"record_id": record_id, "wanted": dict(question)}, TIMEOUT)
+        if subject == "known-files":
+            return await self._hub("known-files", dict(question), TIMEOUT)
         if subject == "prints":
             return await self._hub("prints", dict(question), INDEX_TIMEOUT)
         if subject == "ssh-key":

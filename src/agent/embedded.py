@@ -13,7 +13,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 import httpx
@@ -63,6 +64,7 @@ class Fleet:
         self.valkey: Valkey | None = None
         self.hub: Supervised | None = None
         self.workers: list[Supervised] = []
+        self.watcher: Supervised | None = None
         self.hub_url = ""
         self.token = ""
         self.knobs = {lane: default_slots(lane, settings) for lane in LANES}
@@ -120,6 +122,13 @@ class Fleet:
             self.workers.append(worker)
             await worker.start()
 
+    async def watch(self, folders: Sequence[Path]) -> None:
+        """Have what changes in these folders scanned from now on. Raises OSError if it cannot be started at all."""
+        env = {**_without(os.environ, "PHAZE_S3_", "PHAZE_HUB_PASSWORD", "PHAZE_PUSH_KEY"), "PYTHONSAFEPATH": "1"}
+        env |= {"PHAZE_HUB_URL": self.hub_url, "PHAZE_AGENT_TOKEN": self.token, "PHAZE_LOG_FORMAT": "json"}
+        self.watcher = self._supervised("watcher", ["watch", "--", *map(os.fspath, folders)], env)
+        await self.watcher.start()
+
     async def _try_again_now(self, redis_url: str) -> None:
         """Somebody started us: what failed before and waits for its next attempt need not wait any longer."""
         client = connect(redis_url)
@@ -131,7 +140,9 @@ class Fleet:
             await client.aclose()
 
     async def stop(self) -> None:
-        """Workers first (they deliver what they hold), then the hub, then the queue server."""
+        """Watcher and workers first (they deliver what they hold), then the hub, then the queue server."""
+        if self.watcher is not None:
+            await self.watcher.stop(HUB_GRACE)
         grace = self.settings.shutdown_grace + WORKER_MARGIN
         await asyncio.gather(*(worker.stop(grace) for worker in self.workers))
         if self.hub is not None:
@@ -154,6 +165,7 @@ class Fleet:
             *([self.valkey.program] if self.valkey else []),
             *([self.hub] if self.hub else []),
             *self.workers,
+            *([self.watcher] if self.watcher else []),
         ]
 
     def misconfigured(self) -> Supervised | None:

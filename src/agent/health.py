@@ -18,6 +18,8 @@ from agent.errors import UserError
 STALE = 10.0
 """Seconds after the last touch; a healthy worker touches its file every second."""
 
+NEEDED = "the queue server (a worker), or its folders and the hub (a watcher)"
+
 ANSWER = 4.0
 """Seconds for a URL to answer."""
 
@@ -25,22 +27,23 @@ ANSWER = 4.0
 @click.command()
 @click.argument("url", required=False)
 def health(url: str | None) -> None:
-    """Whether the worker of PHAZE_HEALTH_FILE is healthy; with URL, whether that answers. Exit code 1 if not.
+    """Whether the process of PHAZE_HEALTH_FILE is healthy; with URL, whether that answers. Exit code 1 if not.
 
-    A worker is healthy while it reaches the queue server and its loops turn.
+    A worker is healthy while it reaches the queue server and its loops turn, a watcher while it watches all its folders
+    and the hub takes what it tells.
     """
     if url is not None:
         _answers(url)
         return
     place = os.environ.get("PHAZE_HEALTH_FILE")
     if not place:
-        raise UserError("PHAZE_HEALTH_FILE is not set; set it to the file that the worker touches")
+        raise UserError("PHAZE_HEALTH_FILE is not set; set it to the file that the worker or watcher touches")
     try:
         age = time.time() - Path(place).stat().st_mtime
     except OSError:
-        raise UserError("unhealthy: the worker has not yet reached the queue server") from None
+        raise UserError(f"unhealthy: it has not yet reached {NEEDED}") from None
     if age > STALE:
-        raise UserError(f"unhealthy: the worker last reached the queue server, all its loops turning, {age:.0f} s ago")
+        raise UserError(f"unhealthy: it last reached {NEEDED}, all its loops turning, {age:.0f} s ago")
     click.echo("healthy")
 
 

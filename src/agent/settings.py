@@ -188,7 +188,8 @@ class Settings(BaseSettings):
     )
 
     health_file: Path | None = Field(
-        None, description="A file that a worker touches while it is healthy, for `phaze health`; unset: none."
+        None,
+        description="A file that a worker or watcher touches while it is healthy, for `phaze health`; unset: none.",
     )
 
     shutdown_grace: float = Field(
@@ -213,6 +214,20 @@ class Settings(BaseSettings):
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
     )
 
+    watch_settle: float = Field(
+        10.0, ge=1, le=3600, description="Seconds without a change after which `phaze watch` has a file scanned."
+    )
+    watch_poll: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Whether `phaze watch` looks for itself; auto: on network mounts, never: only where it must.",
+    )
+    watch_poll_seconds: float = Field(
+        60.0, ge=1, le=86_400, description="Seconds between two such looks of `phaze watch`."
+    )
+    watch_rescan_hours: float = Field(
+        6.0, ge=0, le=8760, description="Hours after which `phaze watch` has everything scanned again; 0: never."
+    )
+
     profile: Profile = Field(
         "default", description="How much is measured of a file: fast, default, or full (adds installed models)."
     )
@@ -228,7 +243,7 @@ class Settings(BaseSettings):
         "auto", description="console for people, json for machines; auto: console on a terminal."
     )
 
-    @field_validator("log_level", "log_format", "profile", mode="before")
+    @field_validator("log_level", "log_format", "profile", "watch_poll", mode="before")
     @classmethod
     def _lower(cls, value: Any) -> Any:
         return value.lower() if isinstance(value, str) else value

@@ -17,12 +17,15 @@ from agent.settings import Settings
 from agent.tracks import print_table, problem_text
 from pipelines.payload import display_path, encode_path
 
-PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone"}
+PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone",
+               "moved": "track that is elsewhere now"}  # fmt: skip
 """In the singular; `plural` knows none of them better."""
 
 SCAN_ENDS = {
     "open": "its scan is not finished; the next start goes on",
     "empty-folder": "it holds nothing at all; is an archive mounted there?",
+    "not-mounted": "nothing is mounted there now; its tracks are kept",
+    "root-vanished": "it was taken away meanwhile; is an archive mounted there?",
 }
 """States and reasons of scans in words; the others speak for themselves."""
 
@@ -68,16 +71,16 @@ class Summary:
             if scan.state != "done" and not scan.errors:
                 said = scan.reason or scan.state
                 lines.append((scan.root, SCAN_ENDS.get(said, said)))
-            lines += [(error["path"], error["reason"]) for error in scan.errors]
+            lines += [(error["path"], SCAN_ENDS.get(error["reason"], error["reason"])) for error in scan.errors]
             if scan.error_count > len(scan.errors):
                 lines.append((scan.root, f"and {scan.error_count - len(scan.errors):,} more errors"))
         return lines
 
     @property
     def passed_over(self) -> dict[str, int]:
-        """What the scans did not take: other files, links (never followed), pipes and devices; and tracks now gone."""
-        names = ("other", "links", "special", "gone")
-        return {name: sum(scan.passed_over.get(name, 0) for scan in self.scans) for name in names}
+        """What the scans did not take: other files, links (never followed), pipes and devices; and tracks that are gone
+        or have moved."""
+        return {name: sum(scan.passed_over.get(name, 0) for scan in self.scans) for name in PASSED_OVER}
 
     @property
     def left_over(self) -> bool:

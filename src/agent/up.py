@@ -43,13 +43,15 @@ ALL_WELL, INTERRUPTED, LEFT_OVER = 0, 130, 3
 @click.command()
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED)
 @click.option("--once", is_flag=True, help="End when every job is settled or past its third retry.")
+@click.option("--reread", is_flag=True, help="Read every file again, also those that have not changed since.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON event a line, for machines.")
 @click.option("--samples", is_flag=True, help="Use a small sample set that is synthesised on the spot.")
-def up(paths: tuple[str, ...], once: bool, as_json: bool, samples: bool) -> None:
+def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples: bool) -> None:
     """Take folders (or files) of music through all lanes.
 
-    Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane. Ctrl-C ends
-    all of it; what is done stays done, and the next start goes on. Exit code 3: some files were rejected or are left.
+    Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane; without
+    --once it goes on and watches the folders. Ctrl-C ends all of it; what is done stays done, and the next start goes
+    on. Exit code 3: some files were rejected or are left.
     """
     settings = load_settings()
     roots = [_root(path) for path in paths]
@@ -62,7 +64,7 @@ def up(paths: tuple[str, ...], once: bool, as_json: bool, samples: bool) -> None
             view.note(f"warning: {name} is not a variable that phaze reads{f'; did you mean {near}?' if near else ''}")
         if samples:
             roots.append(_sample_set(settings, view))
-        code = asyncio.run(Run(settings, roots, once=once, view=view).go())
+        code = asyncio.run(Run(settings, roots, once=once, reread=reread, view=view).go())
     finally:
         view.close()
     sys.exit(code)
@@ -116,10 +118,11 @@ def _sample_set(settings: Settings, view: View) -> Path:
 class Run:
     """One `phaze up`, from start to exit code."""
 
-    def __init__(self, settings: Settings, roots: list[Path], *, once: bool, view: View) -> None:
+    def __init__(self, settings: Settings, roots: list[Path], *, once: bool, reread: bool, view: View) -> None:
         self.settings = settings
         self.roots = roots
         self.once = once
+        self.reread = reread
         self.view = view
         self.started = time.time()
         self._stop = asyncio.Event()
@@ -140,6 +143,12 @@ class Run:
             async with httpx.AsyncClient(base_url=fleet.hub_url, headers=headers, timeout=10.0) as client:
                 if self.roots:
                     await self._request_scans(client)
+                folders = [root for root in self.roots if root.is_dir()]
+                if folders and not self.once:
+                    await fleet.watch(folders)
+                    self.view.note(
+                        f"watching {plural(len(folders), 'folder')}: what changes is scanned when it has settled"
+                    )
                 status = await self._follow(client)
         finally:
             await fleet.stop()
@@ -170,7 +179,8 @@ class Run:
 
     async def _request_scans(self, client: httpx.AsyncClient) -> None:
         """Ask for them until the hub has taken them: it may just be started again. Asking twice scans once."""
-        body = {"agent_id": self.settings.agent_id, "roots": [encode_path(root) for root in self.roots]}
+        roots = [encode_path(root) for root in self.roots]
+        body = {"agent_id": self.settings.agent_id, "roots": roots, "reread": self.reread}
         deadline = time.monotonic() + HUB_SILENCE
         while not self._stop.is_set():
             try:

@@ -414,3 +414,23 @@ def test_what_is_in_the_data_folder_is_this_users_alone(start: Callable[..., Up]
     assert len(private) > 8
     for path in private:
         assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path
+
+
+def test_what_is_added_later_goes_through_the_lanes_as_well(
+    start: Callable[..., Up], samples: list[Sample], tmp_path: Path
+) -> None:
+    folder = tmp_path / "later"
+    folder.mkdir()
+    shutil.copy(samples[0].path, folder / "first.wav")
+    up = start(folder, PHAZE_WATCH_SETTLE="1")
+    up.until(lambda: len(up.results("extract_file_metadata")) == 1)
+    up.until(lambda: "watch.started" in (up.data / "logs" / "watcher.log").read_text("utf-8"))
+    shutil.copy(samples[1].path, folder / "second.wav")
+    up.until(lambda: len(up.results("extract_file_metadata")) == 2)
+    (folder / "first.wav").rename(folder / "moved.wav")
+    up.until(lambda: {Path(row["path"]).name for row in tracks(up.data)} == {"moved.wav", "second.wav"})
+    assert len(up.results("extract_file_metadata")) == 2, "nothing is done again for a file that was moved"
+    up.process.send_signal(signal.SIGINT)
+    assert up.end() == 130
+    assert "watching 1 folder" in up.err
+    assert up.nobody_left()

@@ -6,6 +6,7 @@ import re
 import tomllib
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -13,6 +14,7 @@ from agent.compose_variables import COMPOSE
 from agent.embedded import WORKER_MARGIN
 from agent.lanes import CPU_LANES, LANES
 from agent.settings import ACCEPTED, Settings, load_settings
+from agent.watching.command import watch
 from agent.worker import THREAD_PINS
 from tests.compose.files import FILES, environment, services, text, variables, with_defaults
 from tests.conftest import REPO
@@ -145,6 +147,25 @@ def test_every_variable_is_a_known_one_with_its_default(file: str) -> None:
 def test_every_compose_variable_is_read() -> None:
     read = {name for file in FILES for name, _ in variables(file)}
     assert set(COMPOSE) <= read
+
+
+def test_the_watcher_watches_the_music_and_says_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = AGENT["watcher"]
+    assert "profiles" not in watcher
+    command = click.Group(commands={"watch": watch}).resolve_command(click.Context(watch), watcher["command"])
+    assert command[1] is watch
+    folders = watcher["command"][1:]
+    assert folders == ["/music"]
+    assert all(any(f":{folder}:ro" in volume for volume in watcher["volumes"]) for folder in folders)
+    with monkeypatch.context() as patch:
+        settings = settings_of(watcher, patch)
+    assert watcher["healthcheck"]["test"] == ["CMD", "phaze", "health"]
+    assert settings.health_file is not None
+    assert any(place.split(":")[0] == str(settings.health_file.parent) for place in watcher["tmpfs"])
+    assert {name for name in Settings.model_fields if name.startswith("watch_")} == {
+        name.removeprefix("PHAZE_").lower() for name in watcher["environment"] if name.startswith("PHAZE_WATCH_")
+    }
+    assert set(watcher["depends_on"]) >= {"hub"}
 
 
 def test_prometheus_asks_every_worker_and_the_hub() -> None:

@@ -29,7 +29,7 @@ def test_a_scan_is_owed_until_it_ends(catalogue: Catalogue) -> None:
     [scan_id] = catalogue.request_scans(AGENT, ["/m"])
     assert owed(catalogue) == {("scan_directory", scan_id)}
     [debt] = catalogue.owed(AGENT, "scan_directory", 10)
-    assert debt.payload().model_dump() == {"version": scan_id, "root": "/m"}
+    assert debt.payload().model_dump() == {"version": scan_id, "root": "/m", "paths": [], "mounts": [], "reread": False}
     catalogue.record(AGENT, [part(scan_id, [])])
     assert owed(catalogue) == {("scan_directory", scan_id)}
     catalogue.record(AGENT, [closing(scan_id)])

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from agent.hub.index import IndexUnavailable
 from agent.hub.limits import read_body
 from agent.hub.problems import first_problem
-from agent.hub.scans import ScanRefused
+from agent.hub.scans import Asked, ScanRefused, Wish
 from agent.hub.services import Services
 from agent.hub.signing import SigningRefused
 from agent.phoenix.outbox import Entry
@@ -27,6 +27,10 @@ MAX_BEAT = 16 * 2**10
 
 MAX_ENTRIES = 5_000
 MAX_ROOTS = 1_000
+
+
+class _Question(BaseModel):
+    files: list[Asked] = Field(max_length=MAX_ENTRIES)
 
 
 async def results(request: Request) -> JSONResponse:
@@ -66,8 +70,12 @@ async def heartbeat(request: Request) -> JSONResponse:
 
 
 async def scans(request: Request) -> JSONResponse:
-    """POST {"agent_id", "roots": [percent-encoded absolute path, ...]} -> {"scans": [id, ...]}, one for each root."""
-    body = await json_body(request, 2**20)
+    """POST {"agent_id", "roots": [percent-encoded absolute path, ...]} -> {"scans": [id, ...]}, one for each root.
+
+    "reread": true reads also what is known as it is. "fresh": true takes no scan for it that may have begun before. For
+    one root, "paths" are what to look at in it, and "absent" what to look at if the catalogue has something there.
+    """
+    body = await json_body(request)
     agent_id, roots = body.get("agent_id"), body.get("roots")
     if not isinstance(agent_id, str):
         raise HTTPException(400, "agent_id must name the agent that scans")
@@ -78,13 +86,32 @@ async def scans(request: Request) -> JSONResponse:
         or not 0 < len(roots) <= MAX_ROOTS
     ):
         raise HTTPException(400, f"roots must be a list of 1 to {MAX_ROOTS} percent-encoded absolute paths")
+    asked = {name: body[name] for name in ("reread", "fresh", "paths", "absent") if name in body}
+    if len(roots) > 1 and ("paths" in asked or "absent" in asked):
+        raise HTTPException(400, "paths are of one root")
     try:
-        ids = await asyncio.to_thread(services.catalogue.request_scans, agent_id, roots)
+        wishes = [Wish(root=root, **asked) for root in roots]
+    except ValidationError as error:
+        raise HTTPException(400, first_problem(error)) from None
+    try:
+        ids = await asyncio.to_thread(services.catalogue.request_scans, agent_id, wishes)
     except ScanRefused as error:
         raise HTTPException(400, str(error)) from None
     services.activity.invalidate()
     services.poke()
     return JSONResponse({"scans": ids})
+
+
+async def known_files(request: Request) -> JSONResponse:
+    """POST {"files": [[path, size, mtime_ns, ctime_ns], ...]} -> {"known": {path: sha256}}: those of the agent's files
+    that are known just as they are (`pipelines.music.scan`)."""
+    agent_id = request.path_params["agent_id"]
+    services = await admit(request, agent_id)
+    try:
+        asked = _Question.model_validate(await json_body(request)).files
+    except ValidationError as error:
+        raise HTTPException(400, first_problem(error)) from None
+    return JSONResponse({"known": await asyncio.to_thread(services.catalogue.unchanged, agent_id, asked)})
 
 
 async def prints(request: Request) -> JSONResponse:
@@ -158,6 +185,7 @@ async def json_body(request: Request, *limit: int) -> dict[str, Any]:
 routes = [
     Route("/api/agents/{agent_id}/results", results, methods=["POST"]),
     Route("/api/agents/{agent_id}/heartbeat", heartbeat, methods=["POST"]),
+    Route("/api/agents/{agent_id}/known-files", known_files, methods=["POST"]),
     Route("/api/agents/{agent_id}/prints", prints, methods=["POST"]),
     Route("/api/agents/{agent_id}/signatures", signatures, methods=["POST"]),
     Route("/api/scans", scans, methods=["POST"]),

@@ -239,13 +239,15 @@ def close(connection: sa.Connection, agent_id: str, entry: Entry) -> set[int]:
     ended = {"state": entry.outcome, "reason": entry.reason, "finished_at": time.time()}
     connection.execute(sa.update(batches).where(batches.c.id == entry.record_id).values(**ended))
     touched: set[int] = set()
+    batch = read(connection, entry.record_id)
+    roots = [] if batch is None else batch.payload.roots
     for item in _report(entry.result).details:
         if item.outcome == "done":
-            touched |= _follow(connection, agent_id, item)
+            touched |= _follow(connection, agent_id, item, roots)
     return touched
 
 
-def _follow(connection: sa.Connection, agent_id: str, item: Item) -> set[int]:
+def _follow(connection: sa.Connection, agent_id: str, item: Item, roots: Sequence[str]) -> set[int]:
     here, there = (_row(connection, agent_id, path) for path in (item.source, item.path))
     if here is None or here.sha256 != item.sha256_before:
         return set()  # the catalogue speaks of another file; the next scan will see
@@ -253,7 +255,9 @@ def _follow(connection: sa.Connection, agent_id: str, item: Item) -> set[int]:
         "sha256": item.sha256,
         "size": item.size,
         "mtime_ns": item.mtime_ns,
+        "ctime_ns": 0,
         "path": item.path,
+        "root": _root_of(item.path, [here.root], roots),
         "gone": False,
         "seen_at": time.time(),
     }
@@ -268,6 +272,15 @@ def _follow(connection: sa.Connection, agent_id: str, item: Item) -> set[int]:
     if item.sha256 != item.sha256_before:
         _carry_over(connection, here.id, item)
     return touched
+
+
+def _root_of(path: str, *choices: Sequence[str]) -> str:
+    """The innermost of the first choices that hold the path: where a moved file is looked for from now on."""
+    for roots in choices:
+        holding = [root for root in roots if path.startswith(root if root.endswith("/") else f"{root}/")]
+        if holding:
+            return max(holding, key=len)
+    return ""
 
 
 def _row(connection: sa.Connection, agent_id: str, path: str) -> sa.Row[Any] | None:

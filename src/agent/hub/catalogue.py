@@ -42,6 +42,7 @@ from agent.hub.duplicates import DuplicateGroups
 from agent.hub.file_tasks import FILE_TASKS
 from agent.hub.progress import Progress
 from agent.hub.recording import Refusal
+from agent.hub.scans import Asked, Wish
 from agent.hub.track_row import SHAPE
 from agent.hub.tracks import Track, TrackFilter
 from agent.hub.transfers import Chosen, Transfer
@@ -200,10 +201,17 @@ class Catalogue:
             log.exception("catalogue.entry_failed", agent=agent_id, task=entry.service, record_id=entry.record_id)
             return Refusal(f"the hub failed on it ({type(error).__name__}); its log says more")
 
-    def request_scans(self, agent_id: str, roots: Sequence[str]) -> list[str]:
-        """Ask for a scan of each root (percent-encoded, absolute); the scans' ids. Raises ScanRefused."""
+    def request_scans(self, agent_id: str, roots: Sequence[str | Wish]) -> list[str]:
+        """Ask for scans (a root, percent-encoded and absolute, is all of it); their ids. Raises ScanRefused."""
+        wishes = [Wish(root=wish) if isinstance(wish, str) else wish for wish in roots]
         with self._database.write() as connection:
-            return [scans.request(connection, agent_id, root) for root in roots]
+            asked = [scans.request(connection, agent_id, wish) for wish in wishes]
+            return [scan_id for scan_id in asked if scan_id is not None]
+
+    def unchanged(self, agent_id: str, asked: Collection[Asked]) -> dict[str, str]:
+        """See `scans.unchanged`."""
+        with self._database.read() as connection:
+            return scans.unchanged(connection, agent_id, asked)
 
     def request_batch(
         self, agent_id: str, document: dict[str, Any], *, undoes: str | None = None, dry_run: bool = False
@@ -291,7 +299,7 @@ class Catalogue:
             return copies.read_pairs(connection, self.duplicates.relatives, limit, offset)
 
     def location(self, file_id: int) -> Location | None:
-        """Where a present file lies; None if the catalogue has no such file."""
+        """See `copies.location`."""
         with self._database.read() as connection:
             return copies.location(connection, file_id)
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from agent.hub.derived import values_of
 from agent.hub.duplicates import Relative
 from agent.hub.file_tasks import FINGERPRINT, FOUND, METADATA, version_for
-from agent.hub.schema import files, results, scans, tracks
+from agent.hub.schema import files, results, tracks
 from agent.hub.track_row import number, printable
 from pipelines.music.duplicates import Copy, best_copy
 
@@ -175,10 +175,15 @@ class Location:
 
 
 def location(connection: sa.Connection, file_id: int) -> Location | None:
-    """A present file's path and the root of the scan that saw it last; None for any other."""
+    """Where a file lies; if it is known to be gone, where its bytes have turned up: a page from before it was moved
+    still plays it. None if the catalogue knows of neither."""
+    other = files.alias("other")
+    same = sa.and_(other.c.sha256 == files.c.sha256, other.c.agent_id == files.c.agent_id)
     row = connection.execute(
-        sa.select(files.c.path, scans.c.root)
-        .join(scans, scans.c.id == files.c.last_scan)
-        .where(files.c.id == file_id, files.c.gone.is_(False))
+        sa.select(other.c.root, other.c.path)
+        .join(files, sa.or_(other.c.id == files.c.id, sa.and_(files.c.gone, same)))
+        .where(files.c.id == file_id, other.c.gone.is_(False))
+        .order_by(other.c.first_seen.desc(), other.c.id)
+        .limit(1)
     ).one_or_none()
     return None if row is None else Location(row.root, row.path)

@@ -32,14 +32,22 @@ class Debt:
     mtime_ns: int = 0
     """As scanned; a payload of the file tasks names the file that was seen."""
     root: str = ""
-    """Percent-encoded root of the scan that saw the file last."""
+    """Percent-encoded folder below which the file was found."""
     request: str = ""
     """JSON of an approved batch: its roots and proposals."""
+    paths: str = ""
+    """JSON list: what a scan looks at, if not at everything."""
+    mounts: str = ""
+    """JSON list: where below the root an earlier scan found something mounted."""
+    reread: bool = False
+    """Whether a scan reads also what is known as it is."""
 
     def payload(self) -> Payload:
         """What goes into the job."""
         if self.service == SCAN:
-            return scan_payload(version=self.version, root=self.path)
+            return scan_payload(
+                version=self.version, root=self.path, paths=self.paths, mounts=self.mounts, reread=self.reread
+            )
         if self.service == BATCH:
             return batch_payload(version=self.version, request=self.request)
         return file_payload(
@@ -49,20 +57,21 @@ class Debt:
 
 _FILE = files.c.id == sa.cast(owed.c.record_id, sa.Integer)
 _JOB = (owed.c.agent_id, owed.c.service, owed.c.record_id, owed.c.version)
-_seen_by = scans.alias("seen_by")
 _QUERY = (
     sa.select(
         *_JOB,
         sa.func.coalesce(scans.c.root, files.c.path, "").label("path"),
         sa.func.coalesce(files.c.size, 0).label("size"),
         sa.func.coalesce(files.c.mtime_ns, 0).label("mtime_ns"),
-        sa.func.coalesce(_seen_by.c.root, "").label("root"),
+        sa.func.coalesce(files.c.root, "").label("root"),
         sa.func.coalesce(batches.c.request, "").label("request"),
+        sa.func.coalesce(scans.c.paths, "").label("paths"),
+        sa.func.coalesce(scans.c.mounts, "").label("mounts"),
+        sa.func.coalesce(scans.c.reread, sa.false()).label("reread"),
     )
     .outerjoin(scans, sa.and_(owed.c.service == SCAN, scans.c.id == owed.c.record_id))
     .outerjoin(batches, sa.and_(owed.c.service == BATCH, batches.c.id == owed.c.record_id))
     .outerjoin(files, sa.and_(owed.c.service.not_in((SCAN, BATCH)), _FILE))
-    .outerjoin(_seen_by, _seen_by.c.id == files.c.last_scan)
 )
 
 

@@ -74,6 +74,7 @@ def batch_payload(*, version: str, request: str) -> Payload:
     return BatchPayload.model_validate({"version": version, **json.loads(request)})
 
 
-def scan_payload(*, version: str, root: str) -> Payload:
-    """What goes into scan_directory."""
-    return scan.ScanPayload(version=version, root=root)
+def scan_payload(*, version: str, root: str, paths: str, mounts: str, reread: bool) -> Payload:
+    """What goes into scan_directory; `paths` and `mounts` are JSON lists, or empty."""
+    lists = {"paths": json.loads(paths or "[]"), "mounts": json.loads(mounts or "[]")}
+    return scan.ScanPayload(version=version, root=root, **lists, reread=reread)

@@ -36,7 +36,14 @@ scans = sa.Table(
     sa.Column("finished_at", sa.Float),
     sa.Column("reason", sa.Text),
     sa.Column("report", sa.Text),  # JSON of the closing result: counts and errors
+    sa.Column("paths", sa.Text),  # JSON list: it looks at these alone, percent-encoded; null: at everything
+    sa.Column("mounts", sa.Text),  # JSON list: where below the root an earlier scan found something mounted
+    sa.Column("reread", sa.Boolean, nullable=False, server_default=sa.false()),  # also what is known as it is
+    sa.Column("added", sa.Integer, nullable=False, server_default="0"),  # tracks that were not there before
+    sa.Column("changed", sa.Integer, nullable=False, server_default="0"),  # tracks with another content than before
     sa.Column("gone", sa.Integer),  # tracks that it proved to be gone
+    sa.Column("moved", sa.Integer),  # those of them whose content has turned up elsewhere
+    sa.Index("ix_scans_root", "agent_id", "root", "requested_at"),
     sa.Index("ix_scans_open", "agent_id", "root", sqlite_where=sa.text("state = 'open'")),
 )
 
@@ -49,6 +56,8 @@ files = sa.Table(
     sa.Column("sha256", sa.Text, nullable=False),  # hex, of the content as scanned
     sa.Column("size", sa.Integer, nullable=False),  # bytes
     sa.Column("mtime_ns", sa.Integer, nullable=False),
+    sa.Column("ctime_ns", sa.Integer, nullable=False, server_default="0"),  # 0: the next scan reads it again
+    sa.Column("root", sa.Text, nullable=False, server_default=""),  # percent-encoded folder below which it was found
     sa.Column("first_seen", sa.Float, nullable=False),
     sa.Column("seen_at", sa.Float, nullable=False),
     sa.Column("last_scan", sa.Text, nullable=False),
@@ -175,7 +184,23 @@ def _add_usage(connection: sa.Connection) -> None:
     usage.create(connection, checkfirst=True)
 
 
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create, _add_batches, _add_usage)
+def _add_what_rescans_need(connection: sa.Connection) -> None:
+    for table, names in (
+        (scans, ("paths", "mounts", "reread", "added", "changed", "moved")),
+        (files, ("ctime_ns", "root")),
+    ):
+        there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+        for name in names:
+            if name not in there:
+                column = sa.schema.CreateColumn(table.c[name]).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column}")
+    for index in scans.indexes:
+        index.create(connection, checkfirst=True)
+    seen_by = sa.select(scans.c.root).where(scans.c.id == files.c.last_scan).scalar_subquery()
+    connection.execute(sa.update(files).values(root=sa.func.coalesce(seen_by, "")))
+
+
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create, _add_batches, _add_usage, _add_what_rescans_need)
 """Step n takes version n to n + 1. A released step never changes: the next change is a new one at the end."""
 
 SCHEMA_VERSION = len(STEPS)

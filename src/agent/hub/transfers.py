@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from agent.hub.derived import file_id_of, values_of
-from agent.hub.schema import files, results, scans, tracks
+from agent.hub.schema import files, results, tracks
 from agent.hub.tracks import TrackFilter
 from pipelines.payload import display_path
 
@@ -52,15 +52,11 @@ class Transfer:
 def choose(connection: sa.Connection, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
     """The agent's present files that pass the filter; if `paths` (percent-encoded) are given, those at or below one."""
     query = (
-        sa.select(
-            files.c.id, files.c.path, files.c.sha256, files.c.size, files.c.mtime_ns,
-            sa.func.coalesce(scans.c.root, "").label("root"),
-        )
+        sa.select(files.c.id, files.c.path, files.c.sha256, files.c.size, files.c.mtime_ns, files.c.root)
         .join(tracks, tracks.c.file_id == files.c.id)
-        .outerjoin(scans, scans.c.id == files.c.last_scan)
         .where(files.c.agent_id == agent_id, sa.not_(files.c.gone), *wanted.clauses())
         .order_by(files.c.id)
-    )  # fmt: skip
+    )
     if paths:
         query = query.where(sa.or_(*(clause for path in paths for clause in _at_or_below(path))))
     return [Chosen(**row._mapping) for row in connection.execute(query)]

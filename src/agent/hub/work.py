@@ -74,7 +74,12 @@ class ScanResult:
     error_count: int
     errors: list[dict[str, str]]
     passed_over: dict[str, int]
-    """`other`: files of other kinds, `links`, `special`: pipes and devices, `gone`: tracks that are no longer there."""
+    """`other`: files of other kinds, `links`, `special`: pipes and devices, `gone`: tracks that are no longer there,
+    `moved`: such whose content has turned up elsewhere."""
+    added: int = 0
+    """Tracks that were not there before."""
+    changed: int = 0
+    """Tracks with another content than before."""
 
 
 def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
@@ -86,7 +91,9 @@ def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
         report = report_of(json.loads(row.report or "{}")) or ScanReport()
         errors = [{"path": display_path(error.path), "reason": error.reason} for error in report.errors]
         count = max(report.error_count, len(errors))
-        passed_over = {"other": report.other, "links": report.links, "special": report.special, "gone": row.gone or 0}
+        passed_over = {"other": report.other, "links": report.links, "special": report.special}
+        passed_over |= {"gone": (row.gone or 0) - (row.moved or 0), "moved": row.moved or 0}
         root = display_path(row.root)
-        found.append(ScanResult(root, row.state, row.reason, report.files, count, errors, passed_over))
+        news = {"added": row.added, "changed": row.changed}
+        found.append(ScanResult(root, row.state, row.reason, report.files, count, errors, passed_over, **news))
     return found

@@ -14,10 +14,18 @@ ANSWER = 60.0
 """Seconds for one answer."""
 
 
+class HubRefused(WrongUse):
+    """The hub takes no such request; `status` is HTTP's."""
+
+    def __init__(self, said: str, status: int) -> None:
+        super().__init__(said)
+        self.status = status
+
+
 class Hub:
     """`Hub(settings).post("/api/batches", {...})`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, answer: float = ANSWER) -> None:
         """Raises UserError where no token is to be had."""
         self._agent = settings.agent_id
         url, token = settings.hub_url, settings.agent_token
@@ -32,10 +40,10 @@ class Hub:
                     f"no `phaze up` runs on {settings.data_dir}, and PHAZE_AGENT_TOKEN is not set; "
                     "start one (`phaze up`), or give PHAZE_HUB_URL and PHAZE_AGENT_TOKEN"
                 ) from None
-        self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {found}"}, timeout=ANSWER)
+        self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {found}"}, timeout=answer)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request about our agent. Raises UserError, WrongUse for what the hub refuses."""
+        """The answer to a request about our agent. Raises UserError, HubRefused for what the hub refuses."""
         return self._said(lambda: self._client.post(path, json={"agent_id": self._agent, **body}))
 
     def get(self, path: str) -> dict[str, Any]:
@@ -51,4 +59,9 @@ class Hub:
         if response.is_success and isinstance(document, dict):
             return document
         said = document.get("error") if isinstance(document, dict) else None
-        raise (WrongUse if response.is_client_error else UserError)(str(said or f"the hub said {response.status_code}"))
+        said = str(said or f"the hub said {response.status_code}")
+        raise HubRefused(said, response.status_code) if response.is_client_error else UserError(said)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()

@@ -1,36 +1,33 @@
 """scan_directory: which audio files there are below a folder, with their content hashes.
 
-Each chunk is one call of a child process and one `ctx.report(ScanPart)`; the next goes on after the last one's
-cursor, so memory is flat and the event loop free.
+A child process lists some thousand files; whoever runs the scan is asked which of them it knows as they are (same path,
+size, modification and change time); another child call reads the rest. Each part is one `ctx.report(ScanPart)`, and
+the next listing goes on after the last one's cursor: memory is flat, the event loop free, and what was reported once
+is not read again, whether the scan was killed meanwhile or is the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import stat
-import time
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.music.ffmpeg import stat_of
-from pipelines.music.magic import AUDIO_SUFFIXES, HEAD_BYTES, looks_like_audio
-from pipelines.music.walk import Cursor, Entry, reason_of, walk_after
-from pipelines.payload import Payload, TaskResult, decode_path, encode_path
+from pipelines.errors import NotGranted
+from pipelines.music.listing import Listed, Read, ScanError, ScannedFile, list_files, read_files
+from pipelines.music.walk import Cursor
+from pipelines.payload import Payload, TaskResult, decode_path, display_path, encode_path
 
 CHUNK_FILES = 500
-CHUNK_BYTES = 2 << 30
-CHUNK_SECONDS = 20.0
-"""A chunk ends at whichever comes first: files found, bytes hashed, seconds spent (progress is seen on big files)."""
+"""Files of one part, and of one question."""
 
 LISTED_ERRORS = 100
 """Errors that a report lists; all are counted, and each part lists its own in full."""
 
 CHUNK_LIMIT = 1_800.0
-"""Seconds for one chunk: the largest file there may be, on the slowest disk; a hang costs no more than this."""
+"""Seconds for one child call: the largest file there may be, on the slowest disk; a hang costs no more than this."""
 
 SCAN_SECONDS = 3 * 86_400.0
 """20 TB at 80 MB/s."""
@@ -41,166 +38,136 @@ class ScanPayload(Payload):
 
     root: str
     """Percent-encoded absolute path (`encode_path`)."""
+    paths: list[str] = Field(default_factory=list)
+    """Percent-encoded files and folders below `root`: only these are looked at. None: everything."""
+    mounts: list[str] = Field(default_factory=list)
+    """Percent-encoded folders below `root` where something was mounted at an earlier scan: if nothing is now, they are
+    errors (`not-mounted`), and what was in them is not gone."""
+    reread: bool = False
+    """Read every file, also those that are known as they are: a disk may rot without a new modification time."""
 
-
-class ScannedFile(BaseModel):
-    """One audio file: percent-encoded `path`, `size` in bytes, `mtime_ns` since 1970, `sha256` of its bytes."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    sha256: str
-
-
-class ScanError(BaseModel):
-    """What could not be read: percent-encoded `path` and `reason` (`permission-denied`, `vanished`, ...)."""
-
-    path: str
-    reason: str
+    @model_validator(mode="after")
+    def _paths_are_below_the_root(self) -> Self:
+        for path in map(decode_path, self.paths + self.mounts):
+            if not path.is_relative_to(decode_path(self.root)) or ".." in path.parts:
+                raise ValueError(f"{display_path(encode_path(path))} is not below the root")
+        return self
 
 
 class ScanPart(BaseModel):
-    """At most 500 files of one scan, in the order of the walk."""
+    """At most 500 files of one scan, nearly in the order of the walk."""
 
     files: list[ScannedFile] = Field(default_factory=list)
     errors: list[ScanError] = Field(default_factory=list)
 
 
 class ScanReport(TaskResult):
-    """The sum of all parts. `partial` (reason `errors`) where something could not be read; `skipped` (reason
-    `empty-folder`) where the folder holds nothing at all, as an unmounted archive does."""
+    """The sum of all parts. `partial`, reason `errors`: something could not be read; reason `root-vanished`: the root
+    was taken away or another one meanwhile, as by an unmount. `skipped` (reason `empty-folder`) where the root holds
+    nothing at all, as an unmounted archive does."""
 
     files: int = 0
-    bytes: int = 0
+    read: int = Field(default=0, description="files whose content was read; the others were known as they are")
+    bytes: int = Field(default=0, description="bytes that were read")
     other: int = Field(default=0, description="files that are no audio, AppleDouble companions included")
     links: int = Field(default=0, description="symbolic links, not followed")
     special: int = Field(default=0, description="pipes, sockets and devices")
     error_count: int = 0
     errors: list[ScanError] = Field(default_factory=list, description="the first 100")
+    mounts: list[str] = Field(default_factory=list, description="mount points below the root, mounted now or not")
 
 
-class Chunk(BaseModel):
-    """What one child call found; `cursor` is None at the end of the walk."""
+class Known(BaseModel):
+    """The answer to `known-files`: path -> sha256 of those files that are known just as they were listed."""
 
-    part: ScanPart = Field(default_factory=ScanPart)
-    cursor: Cursor | None = None
-    bytes: int = 0
-    other: int = 0
-    links: int = 0
-    special: int = 0
+    known: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
 
 
 @task(Policy(timeout=lambda payload: SCAN_SECONDS))
 async def scan_directory(ctx: TaskContext, payload: ScanPayload) -> ScanReport:
-    """Every audio file below `payload.root`, reported in parts.
+    """Every audio file below `payload.root` (or `payload.paths`), reported in parts.
 
-    Raises RecordNotFoundError (the root is gone, what it stood in is there) and OSError (it cannot be read, or is
-    not mounted).
+    Asks `known-files` with {"files": [[path, size, mtime_ns, ctime_ns], ...]}; where nobody answers it reads all.
+    Raises RecordNotFoundError (the root is gone, what it stood in is there), OSError (it cannot be read, or is not
+    mounted) and NotAnswered (ask again later).
     """
     root = decode_path(payload.root)
     report = ScanReport()
     cursor: Cursor | None = ()
+    identity = None
+    report.mounts = payload.mounts
+    only = [decode_path(path) for path in payload.paths]
     while cursor is not None:
         await ctx.check()
         async with asyncio.timeout(CHUNK_LIMIT):
-            chunk = await ctx.child(scan_chunk, root, cursor)
-        if chunk.part.files or chunk.part.errors:
-            await ctx.report(chunk.part)
-        add(report, chunk)
-        cursor = chunk.cursor
-        await ctx.progress(1.0 if cursor is None else 0.0, f"{report.files} files, {report.bytes >> 20} MB")
+            listing = await ctx.child(list_files, root, only, cursor, [decode_path(mount) for mount in report.mounts])
+        identity = listing.identity if not cursor else identity
+        if listing.identity is None or listing.identity != identity:
+            return _ended_early(report, listing.nothing and not report.files)
+        report.other += listing.other
+        report.links += listing.links
+        report.special += listing.special
+        if listing.errors:
+            await _tell(ctx, report, ScanPart(errors=listing.errors))
+        for start in range(0, len(listing.files), CHUNK_FILES):
+            lot = listing.files[start : start + CHUNK_FILES]
+            await _take(ctx, report, lot, {} if payload.reread else await _known(ctx, lot), follow=listing.follow)
+        cursor = listing.cursor
+        report.mounts = sorted({*listing.mounts, *listing.unmounted})
+        await ctx.progress(1.0 if cursor is None else 0.0, _said(report))
+    await _tell(
+        ctx, report, ScanPart(errors=[ScanError(path=path, reason="not-mounted") for path in listing.unmounted])
+    )
     if report.error_count:
         report.outcome, report.reason = "partial", "errors"
-    elif not (report.files or report.other or report.links or report.special):
-        report.outcome, report.reason = "skipped", "empty-folder"
     return report
 
 
-def add(report: ScanReport, chunk: Chunk) -> None:
-    """Count one chunk into the report."""
-    report.files += len(chunk.part.files)
-    report.bytes += chunk.bytes
-    report.other += chunk.other
-    report.links += chunk.links
-    report.special += chunk.special
-    report.error_count += len(chunk.part.errors)
-    report.errors += chunk.part.errors[: LISTED_ERRORS - len(report.errors)]
-
-
-def scan_chunk(
-    root: Path,
-    cursor: Cursor = (),
-    max_files: int = CHUNK_FILES,
-    max_bytes: int = CHUNK_BYTES,
-    max_seconds: float = CHUNK_SECONDS,
-) -> Chunk:
-    """The files after `cursor`, until one of the bounds is met. A `root` that is a file is taken, whatever its name."""
-    found = stat_of(root)
-    chunk = Chunk()
-    if not stat.S_ISDIR(found.st_mode):
-        if stat.S_ISREG(found.st_mode):
-            _take(chunk, os.fsencode(root))
-        else:
-            chunk.special += 1
-        return chunk
-    end = time.monotonic() + max_seconds
-    for entry in walk_after(os.fsencode(root), cursor):
-        _visit(chunk, entry)
-        seen = len(chunk.part.files) + len(chunk.part.errors)
-        if seen >= max_files or chunk.bytes >= max_bytes or time.monotonic() > end:
-            chunk.cursor = entry.cursor
-            break
-    return chunk
-
-
-def _visit(chunk: Chunk, entry: Entry) -> None:
-    if entry.kind == "file":
-        try:
-            wanted = is_audio(entry.path)
-        except OSError as error:
-            _fail(chunk, entry.path, reason_of(error))
-            return
-        if wanted:
-            _take(chunk, entry.path)
-        else:
-            chunk.other += 1
-    elif entry.kind == "link":
-        chunk.links += 1
-    elif entry.kind == "special":
-        chunk.special += 1
+def _ended_early(report: ScanReport, empty: bool) -> ScanReport:
+    """What a scan is worth whose root held nothing, or went away meanwhile: it proves nothing to be gone."""
+    if empty:
+        report.outcome, report.reason = "skipped", "empty-folder"
     else:
-        _fail(chunk, entry.path, entry.error)
+        report.outcome, report.reason = "partial", "root-vanished"
+    return report
 
 
-def is_audio(path: bytes) -> bool:
-    """By suffix; by its first bytes where the name has none. `._x.mp3` is a Mac's companion file, not a sound."""
-    name = os.path.basename(path)  # noqa: PTH119 - bytes
-    if name.startswith(b"._"):
-        return False
-    suffix = os.path.splitext(name)[1]  # noqa: PTH122 - bytes
-    if suffix:
-        return suffix.lower().decode("latin-1") in AUDIO_SUFFIXES
-    with Path(os.fsdecode(path)).open("rb") as file:
-        return looks_like_audio(file.read(HEAD_BYTES))
+async def _take(
+    ctx: TaskContext, report: ScanReport, files: Sequence[Listed], known: Mapping[str, str], *, follow: bool
+) -> None:
+    """Report one lot: what is known at once, the rest as it is read."""
+    part = ScanPart(files=[file.with_hash(known[file.path]) for file in files if file.path in known])
+    rest = [file for file in files if file.path not in known]
+    while rest:
+        await ctx.check()
+        async with asyncio.timeout(CHUNK_LIMIT):
+            read: Read = await ctx.child(read_files, rest, follow)
+        rest = rest[read.taken :]
+        part = ScanPart(files=part.files + read.files, errors=read.errors)
+        report.read += len(read.files)
+        report.bytes += read.bytes
+        await _tell(ctx, report, part)
+        part = ScanPart()
+    await _tell(ctx, report, part)
 
 
-def _take(chunk: Chunk, path: bytes) -> None:
+async def _known(ctx: TaskContext, files: Sequence[Listed]) -> dict[str, str]:
+    question = [[file.path, file.size, file.mtime_ns, file.ctime_ns] for file in files]
     try:
-        with Path(os.fsdecode(path)).open("rb") as file:
-            before = os.fstat(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            after = os.fstat(file.fileno())
-    except OSError as error:
-        _fail(chunk, path, reason_of(error))
-        return
-    chunk.bytes += after.st_size
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        _fail(chunk, path, "changing")
-        return
-    chunk.part.files.append(
-        ScannedFile(path=encode_path(path), size=after.st_size, mtime_ns=after.st_mtime_ns, sha256=digest)
-    )
+        return Known.model_validate(await ctx.ask("known-files", {"files": question})).known
+    except NotGranted:
+        return {}
 
 
-def _fail(chunk: Chunk, path: bytes, reason: str) -> None:
-    chunk.part.errors.append(ScanError(path=encode_path(path), reason=reason))
+async def _tell(ctx: TaskContext, report: ScanReport, part: ScanPart) -> None:
+    if not (part.files or part.errors):
+        return
+    await ctx.report(part)
+    report.files += len(part.files)
+    report.error_count += len(part.errors)
+    report.errors += part.errors[: LISTED_ERRORS - len(report.errors)]
+    await ctx.progress(0.0, _said(report))
+
+
+def _said(report: ScanReport) -> str:
+    return f"{report.files} files, {report.read} of them read ({report.bytes >> 20} MB)"

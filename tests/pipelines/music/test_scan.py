@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from pipelines.context import InlineContext
-from pipelines.errors import RecordNotFoundError
-from pipelines.music import scan
-from pipelines.music.scan import ScanPart, ScanPayload, ScanReport, scan_chunk, scan_directory
-from pipelines.music.walk import walk_after
+from pipelines.errors import NotAnswered, RecordNotFoundError
+from pipelines.music import listing, scan
+from pipelines.music.listing import list_files, read_files
+from pipelines.music.scan import ScanPart, ScanPayload, ScanReport, scan_directory
+from pipelines.music.walk import walk_after, walk_within
 from pipelines.payload import decode_path, encode_path
 
 AWKWARD = [
@@ -30,6 +38,9 @@ AWKWARD = [
 ]
 
 
+Scanned = tuple[ScanReport, list[ScanPart]]
+
+
 def fill(root: Path, *names: bytes | str) -> None:
     for name in names:
         path = root / os.fsdecode(name)
@@ -37,10 +48,50 @@ def fill(root: Path, *names: bytes | str) -> None:
         path.write_bytes(os.fsencode(path))
 
 
-async def run(root: Path) -> tuple[ScanReport, list[ScanPart]]:
-    ctx = InlineContext()
-    report = await scan_directory(ctx, ScanPayload(version="1", root=encode_path(root)))
-    return report, [part for part in ctx.parts if isinstance(part, ScanPart)]
+class Memory:
+    """What a catalogue does for a scan: it keeps what was reported, and says what it knows of it."""
+
+    def __init__(self) -> None:
+        self.files: dict[tuple[Any, ...], str] = {}
+        self.asked = 0
+
+    def keep(self, parts: list[ScanPart]) -> None:
+        for file in (file for part in parts for file in part.files):
+            if file.ctime_ns:
+                self.files[file.path, file.size, file.mtime_ns, file.ctime_ns] = file.sha256
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked += 1
+        return {"known": {file[0]: self.files[tuple(file)] for file in question["files"] if tuple(file) in self.files}}
+
+
+async def run(root: Path, *only: Path, memory: Memory | None = None, reread: bool = False) -> Scanned:
+    ctx = InlineContext(answers={} if memory is None else {"known-files": memory.answer})
+    paths = [encode_path(path) for path in only]
+    report = await scan_directory(ctx, ScanPayload(version="1", root=encode_path(root), paths=paths, reread=reread))
+    parts = [part for part in ctx.parts if isinstance(part, ScanPart)]
+    if memory is not None:
+        memory.keep(parts)
+    return report, parts
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file's times prove at once that it is unchanged: no test waits for a clock of FAT's coarseness."""
+    monkeypatch.setattr(listing, "COARSE_NS", 0)
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files whose content is read from now on."""
+    read: list[str] = []
+    digest = hashlib.file_digest
+
+    def told(file, name):  # type: ignore[no-untyped-def]
+        read.append(Path(f"/proc/self/fd/{file.fileno()}").readlink().name)
+        return digest(file, name)
+
+    monkeypatch.setattr(listing.hashlib, "file_digest", told)
+    return read
 
 
 def found(parts: list[ScanPart]) -> list[bytes]:
@@ -64,7 +115,7 @@ async def test_chunks_continue_where_the_last_one_ended(tmp_path: Path, monkeypa
     fill(tmp_path, *[f"d{n % 7}/e{n % 3}/{n:03}.mp3" for n in range(100)], "a.mp3", "d3.mp3", "z/z.mp3", "d3/notes.txt")
     whole = found((await run(tmp_path))[1])
     for size in (1, 7, 50):
-        monkeypatch.setattr(scan_chunk, "__defaults__", ((), size, 1 << 40, 60.0))
+        monkeypatch.setattr(list_files, "__defaults__", ((), (), (), size, 60.0))
         report, parts = await run(tmp_path)
         assert found(parts) == whole
         assert len(set(whole)) == report.files == 103
@@ -72,11 +123,15 @@ async def test_chunks_continue_where_the_last_one_ended(tmp_path: Path, monkeypa
         assert max(len(part.files) for part in parts) <= size
 
 
-def test_a_chunk_ends_by_bytes_and_by_time_too(tmp_path: Path) -> None:
+def test_a_listing_and_a_read_end_by_their_bounds(tmp_path: Path) -> None:
     fill(tmp_path, *[f"{n}.mp3" for n in range(9)])
-    assert len(scan_chunk(tmp_path, max_bytes=1).part.files) == 1
-    assert len(scan_chunk(tmp_path, max_seconds=-1).part.files) == 1
-    assert scan_chunk(tmp_path).cursor is None
+    assert len(list_files(tmp_path, max_files=2).files) == 2
+    assert len(list_files(tmp_path, max_seconds=-1).files) == 1
+    whole = list_files(tmp_path)
+    assert whole.cursor is None
+    assert read_files(whole.files, max_bytes=1).taken == 1
+    assert read_files(whole.files, max_seconds=-1).taken == 1
+    assert read_files(whole.files).taken == 9
 
 
 def test_only_folders_on_the_cursors_way_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,17 +204,17 @@ async def test_a_root_that_is_not_there_or_empty_never_looks_like_a_finished_sca
 
 
 class Denied:
-    """os.scandir and open as they behave for a user without rights: tests often run as root, who has them all."""
+    """os.scandir and os.open as they behave for a user without rights: tests often run as root, who has them all."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: set[str]) -> None:
-        scandir, opened = os.scandir, Path.open
+        scandir, opened = os.scandir, os.open
 
         def refuse(path: object) -> None:
-            if Path(os.fsdecode(path)).name in names:  # type: ignore[arg-type]
+            if isinstance(path, str | bytes) and Path(os.fsdecode(path)).name in names:
                 raise PermissionError(13, "Permission denied", path)
 
         monkeypatch.setattr(os, "scandir", lambda path: (refuse(path), scandir(path))[1])
-        monkeypatch.setattr(Path, "open", lambda path, *a, **k: (refuse(path), opened(path, *a, **k))[1])
+        monkeypatch.setattr(os, "open", lambda path, *a, **k: (refuse(path), opened(path, *a, **k))[1])
 
 
 async def test_what_may_not_be_read_is_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,20 +239,27 @@ async def test_a_root_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypat
 async def test_files_that_vanish_or_change_under_the_scan_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path, "a.mp3", "b.mp3", "c.mp3")
+    fill(tmp_path, "a.mp3", "b.mp3", "c.mp3", "d.mp3", "e.mp3")
     digest = hashlib.file_digest
 
     def meanwhile(file, name):  # type: ignore[no-untyped-def]
-        if file.name.endswith("a.mp3"):
+        if not (tmp_path / "d.mp3").is_symlink():
             (tmp_path / "b.mp3").unlink()
+            (tmp_path / "d.mp3").unlink()
+            (tmp_path / "d.mp3").symlink_to(tmp_path / "c.mp3")
+            (tmp_path / "e.mp3").unlink()
+            os.mkfifo(tmp_path / "e.mp3")
             with (tmp_path / "a.mp3").open("ab") as more:
                 more.write(b"still being written")
         return digest(file, name)
 
-    monkeypatch.setattr(scan.hashlib, "file_digest", meanwhile)
+    monkeypatch.setattr(listing.hashlib, "file_digest", meanwhile)
     report, _ = await run(tmp_path)
     assert report.files == 1
-    assert [error.reason for error in report.errors] == ["changing", "vanished"]
+    reasons = [error.reason for error in report.errors]
+    assert reasons[:2] == ["changing", "vanished"]
+    assert "symbolic links" in reasons[2]
+    assert len(reasons) == 4, "a pipe that took a file's place was not waited for"
 
 
 async def test_a_report_lists_100_errors_and_counts_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,3 +270,167 @@ async def test_a_report_lists_100_errors_and_counts_all(tmp_path: Path, monkeypa
     assert (report.files, report.error_count, len(report.errors)) == (0, 150, 100)
     assert report.outcome == "partial"
     assert sum(len(part.errors) for part in parts) == 150
+
+
+async def test_a_second_scan_reads_what_is_new_or_changed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None
+) -> None:
+    root, memory = tmp_path / "root", Memory()
+    fill(root, *AWKWARD, "kept/a.mp3", "kept/b.mp3", "gone.mp3", "moved.mp3")
+    first, _ = await run(root, memory=memory)
+    assert first.read == first.files == len(AWKWARD) + 4
+    fill(root, "new.mp3")
+    before = (root / "kept" / "b.mp3").stat()
+    (root / "kept" / "b.mp3").write_bytes(b"KEPT/B.MP3")
+    os.utime(root / "kept" / "b.mp3", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (root / "gone.mp3").unlink()
+    (root / "moved.mp3").rename(root / "kept" / "there.mp3")
+    read = reads(monkeypatch)
+    second, again = await run(root, memory=memory)
+    assert sorted(read) == ["b.mp3", "new.mp3", "there.mp3"], "b has its old size and modification time"
+    assert (second.outcome, second.files, second.read) == ("done", len(AWKWARD) + 4, 3)
+    hashes = {file.path: file.sha256 for part in again for file in part.files}
+    assert hashes == {
+        encode_path(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in root.rglob("*") if path.is_file()
+    }
+    assert await run(root, memory=memory) == (second.model_copy(update={"read": 0, "bytes": 0}), again_known(again))
+    reread, _ = await run(root, memory=memory, reread=True)
+    assert reread.read == reread.files
+
+
+def again_known(parts: list[ScanPart]) -> list[ScanPart]:
+    """The same files in one part, by path: a scan that reads nothing keeps the order of the walk."""
+    files = [file for part in parts for file in part.files]
+    return [ScanPart(files=sorted(files, key=lambda file: os.fsencode(decode_path(file.path)).split(b"/")))]
+
+
+async def test_a_file_that_changed_just_before_it_was_read_is_read_again(tmp_path: Path) -> None:
+    """Its clock may be too coarse to tell one more change that follows at once."""
+    memory = Memory()
+    fill(tmp_path, "fresh.mp3")
+    assert (await run(tmp_path, memory=memory))[1][0].files[0].ctime_ns == 0
+    assert (await run(tmp_path, memory=memory))[0].read == 1
+
+
+async def test_a_scan_that_is_killed_goes_on_without_reading_what_it_has_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: None
+) -> None:
+    fill(tmp_path, *[f"d{n % 7}/{n:03}.mp3" for n in range(100)])
+    monkeypatch.setattr(scan, "CHUNK_FILES", 10)
+    memory, payload = Memory(), ScanPayload(version="1", root=encode_path(tmp_path))
+
+    class Killed(InlineContext):
+        async def report(self, part: BaseModel) -> None:
+            if len(self.parts) == 6:
+                raise ConnectionError
+            await super().report(part)
+
+    first = Killed(answers={"known-files": memory.answer})
+    with pytest.raises(ConnectionError):
+        await scan_directory(first, payload)
+    memory.keep([part for part in first.parts if isinstance(part, ScanPart)])
+    report, _ = await run(tmp_path, memory=memory)
+    assert (report.files, report.read) == (100, 40)
+
+
+async def test_where_nobody_knows_anything_all_is_read_and_a_hub_that_is_away_is_asked_again(tmp_path: Path) -> None:
+    fill(tmp_path, "a.mp3")
+    assert (await run(tmp_path))[0].read == 1
+
+    def away(question: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotAnswered("the hub does not answer")
+
+    with pytest.raises(NotAnswered):
+        await scan_directory(
+            InlineContext(answers={"known-files": away}), ScanPayload(version="1", root=encode_path(tmp_path))
+        )
+
+
+async def test_only_what_is_named_is_looked_at(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    fill(root, "a/1.mp3", "a/b/2.mp3", "a/b/3.mp3", "a/b2/4.mp3", "c.mp3", "d.mp3", b"\xff.mp3")
+    fill(tmp_path, "outside/secret.mp3")
+    (root / "out").symlink_to(tmp_path / "outside")
+    odd = root / os.fsdecode(b"\xff.mp3")
+    report, parts = await run(root, root / "c.mp3", root / "a" / "b", root / "gone", root / "a" / "b" / "2.mp3", odd)
+    assert found(parts) == [
+        os.fsencode(root) + name for name in (b"/a/b/2.mp3", b"/a/b/3.mp3", b"/c.mp3", b"/\xff.mp3")
+    ]
+    assert (report.outcome, report.files) == ("done", 4)
+    report, parts = await run(root, root / "out" / "secret.mp3", root / "c.mp3" / "x.mp3")
+    assert (report.outcome, report.files, report.links) == ("done", 0, 1), "a link on the way leads out of the root"
+    shutil.rmtree(root)
+    root.mkdir()
+    report, _ = await run(root, root / "c.mp3")
+    assert (report.outcome, report.reason) == ("skipped", "empty-folder")
+
+
+@pytest.mark.parametrize("path", ["/elsewhere/a.mp3", "/music/../a.mp3", "a.mp3"])
+def test_a_path_that_is_not_below_the_root_is_refused(path: str) -> None:
+    with pytest.raises(ValidationError, match="below the root"):
+        ScanPayload(version="1", root="/music", paths=[path])
+
+
+@given(
+    names=st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), min_size=1, max_size=12),
+    wanted=st.lists(st.lists(st.sampled_from("abc"), max_size=3), min_size=1, max_size=4),
+    size=st.integers(1, 4),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_walk_within_some_places_is_the_whole_walk_without_the_others(
+    tmp_path_factory: pytest.TempPathFactory, names: list[list[str]], wanted: list[list[str]], size: int
+) -> None:
+    root = tmp_path_factory.mktemp("walk")
+    for steps in names:
+        (root.joinpath(*steps)).mkdir(parents=True, exist_ok=True)
+        (root.joinpath(*steps) / "x.mp3").touch()
+    places = [tuple(map(os.fsencode, place)) for place in wanted]
+    top = os.fsencode(root)
+    whole = [entry for entry in walk_after(top) if any(entry.cursor[: len(place)] == place for place in places)]
+    assert list(walk_within(top, places)) == whole
+    for last in whole[::size]:
+        assert list(walk_within(top, places, last.cursor)) == whole[whole.index(last) + 1 :]
+
+
+async def test_a_root_that_is_taken_away_meanwhile_is_no_finished_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    fill(root, "a.mp3", "b.mp3", "c.mp3")
+    fill(tmp_path, "other/a.mp3")
+    monkeypatch.setattr(list_files, "__defaults__", ((), (), (), 1, 60.0))
+
+    class Unmounted(InlineContext):
+        async def report(self, part: BaseModel) -> None:
+            await super().report(part)
+            if len(self.parts) == 1:
+                root.rename(tmp_path / "away")
+                (tmp_path / "other").rename(root)
+
+    report = await scan_directory(Unmounted(), ScanPayload(version="1", root=encode_path(root)))
+    assert (report.outcome, report.reason) == ("partial", "root-vanished")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+async def test_what_is_unmounted_below_the_root_is_an_error_and_no_empty_folder(tmp_path: Path) -> None:
+    root, inner = tmp_path / "root", tmp_path / "root" / "nas"
+    fill(root, "a.mp3")
+    inner.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", inner], check=False, capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        fill(inner, "b.mp3")
+        report, _ = await run(root)
+        assert (report.outcome, report.files, report.mounts) == ("done", 2, [encode_path(inner)])
+    finally:
+        subprocess.run(["umount", inner], check=True)
+    for only in ([], [inner / "b.mp3"]):
+        payload = ScanPayload(
+            version="2", root=encode_path(root), mounts=report.mounts, paths=[encode_path(path) for path in only]
+        )
+        again = await scan_directory(InlineContext(), payload)
+        assert (again.outcome, again.reason, again.mounts) == ("partial", "errors", report.mounts)
+        assert [(error.path, error.reason) for error in again.errors] == [(encode_path(inner), "not-mounted")]
+    inner.rmdir()
+    last = await scan_directory(InlineContext(), payload)
+    assert (last.outcome, last.mounts) == ("done", []), "its mount point was taken away as well"

@@ -40,8 +40,11 @@ class Context(InlineContext):
 
 
 class Bucket:
-    def __init__(self, url: str, direct: str) -> None:
+    """Objects are looked at without detour, at `direct`; tasks go to `url`. `options` of the signer: bucket, keys."""
+
+    def __init__(self, url: str, direct: str, **options: Any) -> None:
         self.url = url
+        self._options = options
         self._direct = self.signer(endpoint=direct)
 
     def signer(self, **options: Any) -> S3Signer:
@@ -52,7 +55,7 @@ class Bucket:
             "endpoint": self.url,
             "addressing": "path",
         }
-        return S3Signer(**{**settings, **options})
+        return S3Signer(**{**settings, **self._options, **options})
 
     def context(self, key: str = KEY, **options: Any) -> Context:
         return Context({"s3": self.signer(**options).answer_for(key)})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import httpx
 from pydantic import BaseModel
@@ -74,6 +76,17 @@ class Bucket:
 
     def unfinished(self, key: str = KEY) -> list[str]:
         return uploads_of(Answer(200, {}, self.ask(key, kind="uploads").content), key)
+
+    def all_unfinished(self) -> list[tuple[str, str]]:
+        """(key, upload id) of every unfinished upload in the bucket."""
+        root = ElementTree.fromstring(self.ask("", kind="uploads").content)
+        uploads = [{each.tag.rpartition("}")[2]: each.text or "" for each in child} for child in root]
+        return [(upload["Key"], upload["UploadId"]) for upload in uploads if "UploadId" in upload]
+
+    def objects(self) -> list[str]:
+        """The keys of all that is in the bucket."""
+        url = self._direct._client.generate_presigned_url("list_objects_v2", Params={"Bucket": self._direct.bucket})
+        return re.findall(r"<Key>(.*?)</Key>", httpx.request("GET", url, timeout=30).text)
 
     def stored_parts(self, upload_id: str, key: str = KEY) -> list[int]:
         return sorted(parts_of(Answer(200, {}, self.ask(key, kind="parts", upload_id=upload_id).content))[0])

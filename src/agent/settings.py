@@ -231,6 +231,9 @@ class Settings(BaseSettings):
     profile: Profile = Field(
         "default", description="How much is measured of a file: fast, default, or full (adds installed models)."
     )
+    set_minutes: float = Field(
+        20.0, ge=0, description="Minutes from which a file is a set, whose tracks are looked for; 0: never by itself."
+    )
     models_dir: MaybeStr = Field(
         None, description="Where pretrained models are installed; unset: models in the data folder."
     )

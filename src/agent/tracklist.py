@@ -1,12 +1,15 @@
-"""`phaze tracklist FILE`: the tracks of a set, found in the library, as a table, a cue sheet and JSON."""
+"""`phaze tracklist FILE`: the tracks of a set, found in the library, as a table, a cue sheet and JSON; without FILE the
+sets that have been listened to already."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from pydantic import ValidationError
 
 from agent.display import duration_text, plural
 from agent.errors import UserError
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 
 RULES = """Tracks are looked for in the catalogue's fingerprints, at 92 to 108 % of their tempo (with kept pitch). A cue
 sheet or text of the same name beside FILE is read as well: what is written fills in what is not heard. Written are
-NAME.phaze.cue and NAME.phaze.json; no other file is touched."""
+NAME.phaze.cue and NAME.phaze.json; no other file is touched. A running hub has sets (PHAZE_SET_MINUTES and longer)
+listened to by itself, and what it recorded of FILE is shown; with --again FILE is listened to now."""
 
 
 class NoTracklist(UserError):
@@ -25,21 +29,28 @@ class NoTracklist(UserError):
 
 
 @click.command(epilog=RULES)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--tracklist", "given", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="A cue sheet or text to read instead of those beside FILE.")  # fmt: skip
 @click.option("--to", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
               help="Write into this folder instead of beside FILE.")  # fmt: skip
+@click.option("--again", is_flag=True, help="Listen to FILE now, whatever is recorded of it.")
 @click.option("--show", is_flag=True, help="Write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The JSON on standard output instead of a table.")
-def tracklist(file: Path, given: Path | None, folder: Path | None, show: bool, as_json: bool) -> None:
-    """Find the tracks of a set, and write them beside it as cue sheet and JSON."""
+def tracklist(
+    file: Path | None, given: Path | None, folder: Path | None, again: bool, show: bool, as_json: bool
+) -> None:
+    """Find the tracks of a set, and write them beside it as cue sheet and JSON. Without FILE: list the sets."""
     from agent.settings import load_settings
     from pipelines.errors import TaskError
 
     settings = load_settings()
+    if file is None:
+        show_sets(settings, as_json)
+        return
     try:
-        found = find(settings, file.absolute(), given)
+        found = None if again or given is not None else recorded(settings, file.absolute())
+        found = found or find(settings, file.absolute(), given)
     except (TaskError, OSError) as error:
         raise NoTracklist(f"{file} gives no tracklist: {error}") from None
     text = found.model_dump_json(indent=2)
@@ -56,6 +67,38 @@ def tracklist(file: Path, given: Path | None, folder: Path | None, show: bool, a
         raise NoTracklist(f"nothing was written ({error}); give another folder with --to, or --show") from None
     for path in written:
         click.echo(f"wrote {path}", err=as_json)
+
+
+def show_sets(settings: Settings, as_json: bool) -> None:
+    """Print the sets that have a tracklist, a line each."""
+    from agent.hub.catalogue import Catalogue
+
+    with Catalogue(settings.data_dir, read_only=True) as catalogue:
+        found, waiting = catalogue.live_sets(), catalogue.count_live_sets()[1]
+    if as_json:
+        click.echo(json.dumps([one.as_json() for one in found], indent=2))
+        return
+    for one in found:
+        said = plural(len(one.result.get("tracks", [])), "track")
+        why = "" if one.outcome == "done" else f"  {one.outcome}: {one.reason}"
+        click.echo(f"{duration_text(one.duration or 0.0):>8}  {said:>10}  {one.path}{why}")
+    click.echo(plural(len(found), "set") + (f"; {waiting:,} more to be listened to" if waiting else ""))
+
+
+def recorded(settings: Settings, file: Path) -> Tracklist | None:
+    """What a worker found in the file as it is; None if nothing is recorded, or there is no catalogue."""
+    from agent.hub.catalogue import Catalogue
+    from agent.hub.database import CatalogueError
+    from pipelines.music.live_set import Tracklist
+    from pipelines.payload import encode_path
+
+    seen = file.stat()
+    try:
+        with Catalogue(settings.data_dir, read_only=True) as catalogue:
+            found = catalogue.tracklist_of(settings.agent_id, encode_path(file), seen.st_size, seen.st_mtime_ns)
+        return None if found is None else Tracklist.model_validate(found)
+    except (CatalogueError, ValidationError):
+        return None
 
 
 def find(settings: Settings, file: Path, given: Path | None) -> Tracklist:

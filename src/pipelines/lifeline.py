@@ -28,6 +28,14 @@ def command(*argv: str) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *argv]
 
 
+def script(*argv: str) -> str:
+    """A shell script that runs `argv` and what is given to it, to end with whoever starts the script."""
+    import shlex  # costs as much as all the rest, and starting a program does not want it
+
+    start = shlex.join([sys.executable, "-I", "-S", __file__])
+    return f'exec {start} "$PPID" {shlex.join(argv)} "$@"\n'
+
+
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - no shell is the point

@@ -27,6 +27,7 @@ from agent.hub import (
     dashboard,
     duplicate_pages,
     live,
+    live_set_pages,
     login_pages,
     overview,
     pages,
@@ -67,7 +68,9 @@ def create_app(
     """
     login = login_of(settings, catalogue.path.parent)
     index = IndexProcess(catalogue.path, catalogue.path.with_name(PRINTS_FOLDER), catalogue.duplicates)
-    reconciler = None if redis is None or producer is None else Reconciler(catalogue, producer, redis)
+    reconciler = None
+    if redis is not None and producer is not None:
+        reconciler = Reconciler(catalogue, producer, redis, indexed=lambda: index.indexed)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -90,6 +93,7 @@ def create_app(
             *dashboard.routes,
             *duplicate_pages.routes,
             *usage_pages.routes,
+            *live_set_pages.routes,
             *pages.routes,
         ],
         middleware=[

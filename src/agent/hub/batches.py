@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub.file_tasks import ANALYSIS, BATCH, FILE_TASKS, FINGERPRINT, FOUND, INGEST, version_for
+from agent.hub.file_tasks import ANALYSIS, BATCH, FINGERPRINT, FOUND, INGEST, OWED_TASKS, SET, version_for
 from agent.hub.problems import first_problem
 from agent.hub.schema import batches, files, owed, results, scans
 from agent.phoenix.outbox import Entry
@@ -29,7 +29,7 @@ from pipelines.payload import display_path
 
 OPEN = "open"
 
-HEARD = (ANALYSIS, FINGERPRINT, INGEST)
+HEARD = (ANALYSIS, FINGERPRINT, INGEST, SET)
 """Tasks whose results depend on the sound alone."""
 
 
@@ -294,7 +294,7 @@ def _update(connection: sa.Connection, file_id: int, **values: Any) -> None:
 
 def _carry_over(connection: sa.Connection, file_id: int, item: Item) -> None:
     """What was heard in the file with the old tags is what is to be heard in it now."""
-    for service in FILE_TASKS.keys() & HEARD:
+    for service in OWED_TASKS.keys() & HEARD:
         before, after = version_for(service, item.sha256_before), version_for(service, item.sha256)
         same = (results.c.service == service, results.c.version == before, results.c.outcome.in_(FOUND))
         found = connection.execute(sa.select(results).where(*same).order_by(results.c.token.desc()).limit(1)).first()

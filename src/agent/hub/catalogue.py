@@ -24,6 +24,7 @@ from agent.hub import (
     copies,
     debts,
     derived,
+    live_sets,
     others,
     progress,
     recording,
@@ -39,7 +40,8 @@ from agent.hub.copies import Group, Location, Pair
 from agent.hub.database import CatalogueError, CatalogueUnavailable, Database
 from agent.hub.debts import Debt
 from agent.hub.duplicates import DuplicateGroups
-from agent.hub.file_tasks import FILE_TASKS
+from agent.hub.file_tasks import OWED_TASKS, SET
+from agent.hub.live_sets import LiveSet
 from agent.hub.progress import Progress
 from agent.hub.recording import Refusal
 from agent.hub.scans import Asked, Wish
@@ -119,7 +121,8 @@ class Catalogue:
 
     def _follow_profiles(self) -> None:
         """Compute everything derived again if this program derives something else than the one that wrote it."""
-        wanted = json.dumps({"shape": SHAPE, **{service: task.profile for service, task in FILE_TASKS.items()}})
+        tasks = {service: [task.profile, task.shortest] for service, task in OWED_TASKS.items()}
+        wanted = json.dumps({"shape": SHAPE, **tasks})
         with self._database.read() as connection:
             name = schema.state.c.name == "derived_for"
             if connection.scalar(sa.select(schema.state.c.value).where(name)) == wanted:
@@ -234,10 +237,11 @@ class Catalogue:
         with self._database.read() as connection:
             return debts.kinds(connection)
 
-    def owed(self, agent_id: str, service: str, limit: int) -> list[Debt]:
-        """See `debts.unqueued`."""
+    def owed(self, agent_id: str, service: str, limit: int, *, indexed: float = 0.0) -> list[Debt]:
+        """See `debts.unqueued`; of sets those whose tracks may be looked for now (`live_sets.ripe`)."""
         with self._database.read() as connection:
-            return debts.unqueued(connection, agent_id, service, limit)
+            ripe = [live_sets.ripe(connection, indexed)] if service == SET else []
+            return debts.unqueued(connection, agent_id, service, limit, *ripe)
 
     def unchecked(self, older_than: float, limit: int) -> list[Debt]:
         """See `debts.unchecked`."""
@@ -360,6 +364,21 @@ class Catalogue:
         """See `transfers.choose`."""
         with self._database.read() as connection:
             return transfers.choose(connection, agent_id, wanted, paths)
+
+    def live_sets(self, limit: int | None = None, offset: int = 0) -> list[LiveSet]:
+        """See `live_sets.read`."""
+        with self._database.read() as connection:
+            return live_sets.read(connection, limit, offset)
+
+    def count_live_sets(self) -> tuple[int, int]:
+        """See `live_sets.counts`."""
+        with self._database.read() as connection:
+            return live_sets.counts(connection)
+
+    def tracklist_of(self, agent_id: str, path: str, size: int, mtime_ns: int) -> dict[str, Any] | None:
+        """See `live_sets.of_file`."""
+        with self._database.read() as connection:
+            return live_sets.of_file(connection, agent_id, path, size, mtime_ns)
 
     def transfers(self, limit: int) -> list[Transfer]:
         """See `transfers.recorded`."""

@@ -81,9 +81,11 @@ def kinds(connection: sa.Connection) -> list[tuple[str, str]]:
     return [(row.agent_id, row.service) for row in rows]
 
 
-def unqueued(connection: sa.Connection, agent_id: str, service: str, limit: int) -> list[Debt]:
-    """Up to `limit` jobs that were not put on a queue yet."""
-    mine = (owed.c.agent_id == agent_id, owed.c.service == service, owed.c.queued_at.is_(None))
+def unqueued(
+    connection: sa.Connection, agent_id: str, service: str, limit: int, *more: sa.ColumnElement[bool]
+) -> list[Debt]:
+    """Up to `limit` jobs that were not put on a queue yet, and for which `more` holds."""
+    mine = (*more, owed.c.agent_id == agent_id, owed.c.service == service, owed.c.queued_at.is_(None))
     return _debts(connection.execute(_QUERY.where(*mine).limit(limit)))
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from agent.hub.file_tasks import BATCH, FILE_TASKS, FOUND, SCAN, version_for
+from agent.hub.file_tasks import BATCH, FILE_TASKS, FINGERPRINT, FOUND, OWED_TASKS, SCAN, SET_TASKS, version_for
 from agent.hub.schema import files, owed, results, state, tracks
-from agent.hub.track_row import track_row
+from agent.hub.track_row import number, track_row
 
 CHUNK = 500
 """Files per round of `refresh`: bounds memory, not the transaction."""
@@ -71,7 +71,7 @@ def refresh(connection: sa.Connection, file_ids: Iterable[int]) -> None:
 
 def refresh_all(connection: sa.Connection) -> None:
     """The same for every file; needed when tasks, profiles or the shape of a track changed."""
-    connection.execute(sa.delete(owed).where(owed.c.service.not_in([*FILE_TASKS, SCAN, BATCH])))
+    connection.execute(sa.delete(owed).where(owed.c.service.not_in([*OWED_TASKS, SCAN, BATCH])))
     refresh(connection, connection.scalars(sa.select(files.c.id)).all())
 
 
@@ -86,7 +86,7 @@ def _refresh_chunk(connection: sa.Connection, ids: list[int]) -> None:
 
 def _current_results(connection: sa.Connection, present: Sequence[sa.Row[Any]]) -> dict[tuple[int, str], sa.Row[Any]]:
     """(file id, service) -> the result that settles it: the file's own, else one of the same content."""
-    versions = sorted({version_for(service, row.sha256) for row in present for service in FILE_TASKS})
+    versions = sorted({version_for(service, row.sha256) for row in present for service in OWED_TASKS})
     wanted = results.c.version.in_(values_of(versions))
     mine = results.c.record_id.in_(values_of([str(row.id) for row in present]))
     own = {
@@ -103,13 +103,22 @@ def _current_results(connection: sa.Connection, present: Sequence[sa.Row[Any]]) 
     }
     found: dict[tuple[int, str], sa.Row[Any]] = {}
     for row in present:
-        for service in FILE_TASKS:
+        for service in OWED_TASKS:
             version = version_for(service, row.sha256)
             for result in (own.get((str(row.id), service, version)), shared.get((service, version))):
                 if result is not None and settles(result, row):
                     found[row.id, service] = result
                     break
     return found
+
+
+def _is_for(service: str, print_: sa.Row[Any] | None) -> bool:
+    """Whether a file with this fingerprint is owed that task at all."""
+    if service not in SET_TASKS:
+        return True
+    if print_ is None or print_.outcome not in FOUND:
+        return False
+    return (number(json.loads(print_.result).get("duration")) or 0.0) >= SET_TASKS[service].shortest
 
 
 def settles(result: sa.Row[Any], file: sa.Row[Any]) -> bool:
@@ -165,14 +174,14 @@ def _write_owed(
             "agent_id": row.agent_id,
         }
         for row in present
-        for service in FILE_TASKS
-        if (row.id, service) not in found
+        for service in OWED_TASKS
+        if (row.id, service) not in found and _is_for(service, found.get((row.id, FINGERPRINT)))
     ]
     still = {(debt["service"], debt["record_id"]) for debt in due}
     settled = [
         {"s": service, "r": str(file_id)}
         for file_id in ids
-        for service in FILE_TASKS
+        for service in OWED_TASKS
         if (service, str(file_id)) not in still
     ]
     if settled:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import get_args
 from urllib.parse import urlsplit
 
 from pipelines.files.proposals import BatchPayload
-from pipelines.music import analyze, fingerprint, ingest, metadata, scan
+from pipelines.music import analyze, fingerprint, ingest, live_set, metadata, scan
 from pipelines.music.profiles import Profile, profile_name
 from pipelines.payload import FilePayload, Outcome, Payload
 
@@ -20,6 +21,7 @@ ANALYSIS = "process_file"
 INGEST = "ingest_file"
 SCAN = "scan_directory"
 BATCH = "execute_approved_batch"
+SET = "scan_live_set"
 
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
@@ -35,15 +37,22 @@ class FileTask:
     """Second half of the version: a new one owes every file the task again."""
     payload: Callable[..., FilePayload]
     """Built from `version`, `path` and `root` (percent-encoded), `size` (bytes) and `mtime_ns`."""
+    shortest: float = 0.0
+    """Seconds of sound, as fingerprinted, from which a file is owed it; for those of SET_TASKS."""
 
 
 FILE_TASKS: dict[str, FileTask] = {
-    METADATA: FileTask("1", metadata.MetadataPayload),
+    METADATA: FileTask("2", metadata.MetadataPayload),
     FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
     ANALYSIS: FileTask(profile_name("default"), analyze.AnalyzePayload),
 }
 
-ABOUT_FILES = frozenset({*FILE_TASKS, INGEST, "scan_live_set", "s3_upload", "push_file"})
+SET_TASKS: dict[str, FileTask] = {SET: FileTask("1", live_set.LiveSetPayload, 20 * 60.0)}
+"""What a file that is long enough is owed once it has a fingerprint."""
+
+OWED_TASKS: Mapping[str, FileTask] = ChainMap(FILE_TASKS, SET_TASKS)
+
+ABOUT_FILES = frozenset({*FILE_TASKS, INGEST, SET, "s3_upload", "push_file"})
 """Tasks whose record id is a file's id in the catalogue; that of any other, another package's too, may be any text."""
 
 
@@ -59,14 +68,21 @@ def use_engine(url: str | None) -> None:
         FILE_TASKS[INGEST] = FileTask(urlsplit(url).netloc, partial(ingest.IngestPayload, engine=url))
 
 
+def use_sets(minutes: float) -> None:
+    """Owe files of so many minutes and more their tracklist, or (0) none. Before the catalogue is opened."""
+    SET_TASKS.clear()
+    if minutes:
+        SET_TASKS[SET] = FileTask("1", live_set.LiveSetPayload, minutes * 60)
+
+
 def version_for(service: str, sha256: str) -> str:
     """`<sha256>:<profile>`: what a result of that task stands for."""
-    return f"{sha256}:{FILE_TASKS[service].profile}"
+    return f"{sha256}:{OWED_TASKS[service].profile}"
 
 
 def file_payload(service: str, *, version: str, path: str, size: int, mtime_ns: int, root: str) -> Payload:
     """What goes into one of the file tasks."""
-    return FILE_TASKS[service].payload(version=version, path=path, size=size, mtime_ns=mtime_ns, root=root)
+    return OWED_TASKS[service].payload(version=version, path=path, size=size, mtime_ns=mtime_ns, root=root)
 
 
 def batch_payload(*, version: str, request: str) -> Payload:

@@ -71,6 +71,8 @@ class IndexProcess:
         self._last_words = ""
         self._behind = False
         """The process is newer than the last comparison: it has read its checkpoint and nothing since."""
+        self.indexed = 0.0
+        """All fingerprints that were recorded before this moment (Unix seconds) are in the index."""
 
     async def run(self) -> None:
         """Keep index and groups up to date until cancelled; what fails is tried again after a rest."""
@@ -90,13 +92,13 @@ class IndexProcess:
             await self.close()
 
     async def _sync(self) -> None:
-        started, more = time.monotonic(), True
+        started, more, now = time.monotonic(), True, time.time()
         while more:
             answer = await self._ask({"do": "sync", "seconds": SLICE})
             more = answer["more"]
         comparison = Comparison.of(answer["comparison"])
         self._groups.take(comparison)
-        self._behind = False
+        self._behind, self.indexed = False, now
         log.info("prints.indexed", prints=answer["indexed"], seconds=round(time.monotonic() - started, 1))
 
     async def find(self, raw: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from agent.hub.derived import values_of
-from agent.hub.file_tasks import FILE_TASKS, SCAN
+from agent.hub.file_tasks import FILE_TASKS, SCAN, SET
 from agent.hub.schema import results
 
 SERVICES = sa.text("""
@@ -23,8 +23,8 @@ SERVICES = sa.text("""
 
 
 def counts(connection: sa.Connection) -> dict[str, int]:
-    """task -> results, without the file tasks and scans, which are counted as such; 15 ms for each 100,000."""
-    wanted = set(connection.scalars(SERVICES)) - {*FILE_TASKS, SCAN}
+    """task -> results, without the file tasks, scans and sets, which are shown as such; 15 ms for each 100,000."""
+    wanted = set(connection.scalars(SERVICES)) - {*FILE_TASKS, SCAN, SET}
     if not wanted:
         return {}
     query = sa.select(results.c.service, sa.func.count()).where(results.c.service.in_(values_of(sorted(wanted))))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 
 import structlog
@@ -51,11 +53,19 @@ class Reconciler:
     """`poke()` when something new may be owed; `run()` until cancelled."""
 
     def __init__(
-        self, catalogue: Catalogue, producer: Producer, redis: Redis, *, check_after: float = CHECK_AFTER
+        self,
+        catalogue: Catalogue,
+        producer: Producer,
+        redis: Redis,
+        *,
+        indexed: Callable[[], float] = lambda: 0.0,
+        check_after: float = CHECK_AFTER,
     ) -> None:
+        """`indexed`: the moment (Unix seconds) before which all recorded fingerprints are in the index."""
         self._catalogue = catalogue
         self._producer = producer
         self._redis = redis
+        self._indexed = indexed
         self._check_after = check_after
         self._poked = asyncio.Event()
         self._complain = OncePer(60.0)
@@ -99,7 +109,8 @@ class Reconciler:
     async def _enqueue(self, agent_id: str, service: str) -> None:
         queued = 0
         while (room := await self._room(agent_id, service)) > 0:
-            debts = await asyncio.to_thread(self._catalogue.owed, agent_id, service, min(BATCH, room))
+            look = partial(self._catalogue.owed, indexed=self._indexed())
+            debts = await asyncio.to_thread(look, agent_id, service, min(BATCH, room))
             async with asyncio.timeout(QUEUE_TIMEOUT):
                 for debt in debts:
                     await self._producer.enqueue(agent_id, service, debt.record_id, debt.payload())

@@ -22,7 +22,7 @@ from agent import kept, logs
 from agent.errors import ConfigError
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
-from agent.hub.file_tasks import use_engine, use_profile
+from agent.hub.file_tasks import use_engine, use_profile, use_sets
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.settings import Settings, load_settings, secret_file
@@ -49,6 +49,7 @@ async def serve(settings: Settings) -> None:
     use_engine(settings.fingerprint_engine)
     with contextlib.ExitStack() as stack:
         use_profile(settings.profile)
+        use_sets(settings.set_minutes)
         catalogue = stack.enter_context(Catalogue(settings.data_dir))
         if settings.agent_token is not None:
             _let_in(catalogue, settings.agent_id, settings.agent_token.get_secret_value())

@@ -8,13 +8,14 @@ the next run ends what was begun, and what is done is answered from the journal.
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 from pipelines.context import Policy, TaskContext, task
 from pipelines.errors import ChildDied
 from pipelines.files import moving, tagging
 from pipelines.files.folders import Refused, Roots, refusal
-from pipelines.files.journal import ItemLog, item_log, journal_path
+from pipelines.files.journal import ItemLog, close_journal, item_log, journal_path, prune_journals
 from pipelines.files.proposals import (
     BatchPayload,
     BatchReport,
@@ -74,7 +75,14 @@ async def execute_approved_batch(ctx: TaskContext, payload: BatchPayload) -> Bat
                 item = await ctx.child(give_up, *step, why, str(error) or f"after {item_seconds(proposal):.0f} s")
         details.append(item)
         await ctx.progress(len(details) / len(payload.proposals), f"{len(details)} of {len(payload.proposals)}")
+    await ctx.check()
+    await ctx.child(_over, journal, ctx.token)
     return report_of(details)
+
+
+def _over(journal: Path, token: str) -> None:
+    close_journal(journal, token)
+    prune_journals(journal.parent, time.time())
 
 
 def _held_up(proposal: Proposal, details: list[Item]) -> Item | None:

@@ -5,7 +5,8 @@ be read-only for us but for one folder, and what is in it is the user's. After a
 what was begun and ends it. It is also a fence: it is locked while a step is done, and remembers the highest fencing
 token, so that a run whose lease is lost can do nothing more, even where nobody could tell it.
 Lost journals lose no file: what is not done is done, and what is at its destination already is found there.
-A journal whose batch is over may be deleted.
+A journal whose batch is over is kept for KEPT, and removed by a later batch. An undo does not want it: it is made of
+the batch's report, which the catalogue keeps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,13 @@ from pipelines.files.folders import sync_folder
 
 LOCK_SECONDS = 10.0
 """How long a step waits for another run's step to end."""
+
+KEPT = 90 * 86_400.0
+"""Seconds for which the journal of a batch that is over is kept: a marker of its job lives 30 days at most, so that by
+then nobody runs it again, and whoever wants to know what was done when has had a season for it."""
+
+OVER = b'{"over": true}\n'
+"""The last line of a journal whose batch is over."""
 
 Record = dict[str, Any]
 
@@ -92,6 +100,30 @@ def item_log(path: Path, token: str, index: int) -> Iterator[ItemLog]:
         yield ItemLog(journal, index, [record for record in records if "item" in record])
     finally:
         os.close(journal)
+
+
+def close_journal(path: Path, token: str) -> None:
+    """The batch is over: its report is complete. Raises what `item_log` raises."""
+    with item_log(path, token, -1) as log:
+        size = os.fstat(log.journal).st_size
+        if os.pread(log.journal, len(OVER), max(0, size - len(OVER))) != OVER:
+            _append(log.journal, json.loads(OVER))
+
+
+def prune_journals(folder: Path, now: float) -> None:
+    """Remove those of batches that are over since KEPT; one that is not over stays. `now`: Unix seconds."""
+    with suppress(OSError):  # of housekeeping no batch fails
+        for path in folder.glob("*.jsonl"):
+            if now - path.stat().st_mtime > KEPT:
+                _prune(path)
+
+
+def _prune(path: Path) -> None:
+    with suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not under a run that is at it
+        file.seek(max(0, os.fstat(file.fileno()).st_size - len(OVER)))
+        if file.read() == OVER:
+            path.unlink()
 
 
 def _lock(journal: int, path: Path) -> None:

@@ -97,6 +97,7 @@ async def push_file(ctx: TaskContext, payload: PushPayload) -> Push:
     `host-key-unreadable`, `name-too-long`, `name-not-allowed`, `too-large`, `not-a-file`); and what is retried:
     ToolMissing (here or there), Unreachable, Stalled, Refused, Mismatch, Unreadable, NotGranted.
     """
+    ssh.sweep()
     for name in ("rsync", "ssh"):
         ssh.tool(name)
     await look(payload)

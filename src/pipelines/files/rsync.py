@@ -63,7 +63,7 @@ def arguments(source: bytes, destination: bytes, stall: float, extra: Sequence[s
         f"--partial-dir={PARTIAL}",
         f"--timeout={max(1, int(stall))}",
         *("--info=progress2", "--stats", "--no-human-readable"),
-        *("--from0", "--files-from=-", "-e", "ssh -F ./config"),
+        *("--from0", "--files-from=-", "-e", "sh ./start"),
         *extra,
         "--",
         os.fsdecode(source.rstrip(b"/") + b"/"),

@@ -31,6 +31,10 @@ class UploadGone(TaskError):
     """The store knows no such multipart upload (any more)."""
 
 
+class Misfit(Refused):
+    """The store does not take a request of this form, and might take another."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """One answer of the store: at most 4 MiB of body."""
@@ -84,6 +88,8 @@ def trouble(answer: Answer, doing: str, host: str) -> Exception | None:
         return InputRejected("too-large", f"{said}: the store takes no file of this size")
     if code == "KeyTooLongError":
         return InputRejected("name-too-long", said)
+    if code == "InvalidRequest":
+        return Misfit(f"{said}; see the store's own log")
     remedy = REMEDIES.get(code) or (FORBIDDEN if answer.status in (401, 403) else "see the store's own log")
     return Refused(f"{said}; {remedy}")
 
@@ -120,11 +126,11 @@ def parts_of(answer: Answer) -> tuple[dict[int, Listed], int]:
     return found, int(_text(root, "NextPartNumberMarker") or 0) if more and found else 0
 
 
-def completion(parts: dict[int, Listed]) -> bytes:
-    """The body of `complete`: the parts, in order."""
+def completion(parts: dict[int, Listed], *, sums: bool) -> bytes:
+    """The body of `complete`: the parts in order, with their sha256 or without."""
     rows = [
         f"<Part><PartNumber>{number}</PartNumber><ETag>{escape(part.etag)}</ETag>"
-        + (f"<ChecksumSHA256>{escape(part.sha256)}</ChecksumSHA256>" if part.sha256 else "")
+        + (f"<ChecksumSHA256>{escape(part.sha256)}</ChecksumSHA256>" if sums else "")
         + "</Part>"
         for number, part in sorted(parts.items())
     ]

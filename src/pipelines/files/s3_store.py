@@ -16,6 +16,7 @@ from pipelines.errors import InputRejected
 from pipelines.files.s3_answers import (
     Answer,
     Listed,
+    Misfit,
     UploadGone,
     completion,
     parts_of,
@@ -102,10 +103,17 @@ class Store:
                 return found
             after = following
 
-    async def complete(self, upload_id: str, parts: dict[int, Listed]) -> None:
-        """Make the object of its parts."""
-        text = completion(parts)
+    async def complete(self, upload_id: str, parts: dict[int, Listed], *, sums: bool) -> None:
+        """Make the object of its parts; `sums`: the store's list names their sha256.
 
+        A store may keep sums that its list leaves out, and then takes no completion without them (SeaweedFS).
+        """
+        try:
+            await self._complete(upload_id, completion(parts, sums=sums))
+        except Misfit:
+            await self._complete(upload_id, completion(parts, sums=not sums))
+
+    async def _complete(self, upload_id: str, text: bytes) -> None:
         async def body() -> AsyncIterator[bytes]:
             yield text
 

@@ -192,10 +192,13 @@ class _Transfer:
         for _ in range(BEGINNINGS):
             try:
                 upload_id = await self._upload(digests)
-                parts = await self._send_parts(file, upload_id, digests)
+                listed = await self._send_parts(file, upload_id, digests)
+                sums = all(part.sha256 for part in listed.values())
+                own = {part.number: base64_of(part.sha256) for part in digests.parts}
+                parts = {number: listed[number]._replace(sha256=own[number]) for number in own}
                 await look(self._payload, before)
                 await self._ctx.check()
-                await self._store.complete(upload_id, parts)
+                await self._store.complete(upload_id, parts, sums=sums)
                 await _abort_all(self._store, keep=upload_id)
                 return
             except UploadGone:
@@ -218,7 +221,7 @@ class _Transfer:
             if number == 0:
                 self._resumed = len(digests.parts) - len(wrong)
             if not wrong:
-                return {part.number: self._named(part, listed[part.number]) for part in digests.parts}
+                return listed
             if number < ROUNDS:
                 await self._send_all(file, upload_id, wrong)
         raise Mismatch(f"{len(wrong)} parts arrive damaged each time; the first is {wrong[0].number}")
@@ -238,10 +241,6 @@ class _Transfer:
             return found.etag == (self._mine.get(part.number) if opaque else part.md5.hex())
 
         return [part for part in digests.parts if not is_right(part, listed.get(part.number))]
-
-    def _named(self, part: Part, listed: Listed) -> Listed:
-        """As `complete` wants it: with its sha256, also where the list leaves that out."""
-        return listed._replace(sha256=base64_of(part.sha256) if listed.sha256 else "")
 
     async def _send_all(self, file: BinaryIO, upload_id: str, parts: Iterable[Part]) -> None:
         waiting = iter(parts)

@@ -124,15 +124,20 @@ def _is_key(words: list[str], at: int) -> bool:
 def private_folder(
     *, host: str, port: int, user: str, key: str, host_keys: Sequence[str], stall: float
 ) -> Iterator[Path]:
-    """A folder that only this user can enter, and that is gone afterwards; those of dead workers are gone before."""
+    """A folder that only this user can enter, and that is gone afterwards. `sh ./start` is ssh there."""
     known = known_hosts(host_keys)
-    _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     _open_folders.add(folder.name)
     try:
         alive = max(1, int(stall / 3))
         config = CONFIG.format(far=FAR, host=host.strip("[]"), port=port, user=user, connecting=CONNECTING, alive=alive)
-        for name, text in (("config", config), ("known_hosts", known), ("key", key.rstrip("\n") + "\n")):
+        texts = {
+            "config": config,
+            "known_hosts": known,
+            "key": key.rstrip("\n") + "\n",
+            "start": lifeline.script(tool("ssh"), "-F", "./config"),
+        }
+        for name, text in texts.items():
             with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(text)
         yield folder
@@ -141,8 +146,8 @@ def private_folder(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep() -> None:
-    """Remove what a worker that was killed has left: a key must not outlive its push."""
+def sweep() -> None:
+    """Remove the folders that killed workers have left: a key must not outlive its push."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         ours = pid == str(os.getpid()) and folder.name in _open_folders
@@ -172,7 +177,8 @@ async def run(
 ) -> Done:
     """Run a program in `folder` for `limit` seconds at most; it and all it started are gone when this returns.
 
-    It ends with this process too (lifeline), and sees nothing of its environment but PATH. Raises Stalled.
+    It ends with this process too, and what it starts by `sh ./start` with it (lifeline). Of the environment it sees
+    PATH alone. Raises Stalled.
     """
     process = await asyncio.create_subprocess_exec(
         *lifeline.command(*argv),

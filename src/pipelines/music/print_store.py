@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.music.postings import Base, Items, Numbers, build
+from pipelines.music.postings import Base, Items, Numbers, build, mapped
 
 FORMAT = 1
 """Changes whenever files of an older program cannot be used."""
@@ -174,7 +174,7 @@ def sweep(folder: Path, keep: Any = ()) -> None:
 
 def map_tape(path: Path, size: int) -> Items:
     """`size` items, mapped."""
-    return np.memmap(path, dtype="<u4", mode="r", shape=(size,)) if size else np.empty(0, dtype="<u4")
+    return mapped(path, size) if size else np.empty(0, dtype="<u4")
 
 
 def checksum(path: Path, size: int | None = None) -> int:

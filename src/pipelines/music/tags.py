@@ -6,12 +6,14 @@ here means one thing: the tags cannot be read.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pipelines.music.covers import MAGIC, Cover, cover
 from pipelines.music.text import clean
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -24,8 +26,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "genre": ("tcon", "©gen", "gnre", "wm/genre", "genre"),
     "track": ("trck", "trkn", "wm/tracknumber", "tracknumber", "track"),
     "disc": ("tpos", "disk", "wm/partofset", "discnumber", "disc"),
-    "bpm": ("tbpm", "tmpo", "wm/beatsperminute", "bpm", "tempo"),
-    "key": ("tkey", "initialkey", "wm/initialkey", "key"),
+    "bpm": ("tbpm", "tmpo", "wm/beatsperminute", "bpm", "tempo", "fbpm", "beatsperminute"),
+    "key": ("tkey", "initialkey", "wm/initialkey", "initial key", "initial_key", "key"),
     "isrc": ("tsrc", "isrc", "wm/isrc"),
 }
 
@@ -46,6 +48,9 @@ MOST_VALUES = 20
 MOST_CHARACTERS = 50_000
 """Bounds of the raw tags that are kept: names, values a name, characters in all."""
 
+MOST_FRAME, MOST_BINARY = 2_048, 16_384
+"""Bytes of one binary value, and of all, that are kept whole; of others their length."""
+
 PICTURES = ("apic", "pic", "covr", "metadata_block_picture", "coverart", "wm/picture", "cover art")
 
 
@@ -59,7 +64,11 @@ class Tags:
 
     container: str
     raw: dict[str, list[str]] = field(default_factory=dict)
-    has_cover: bool = False
+    binary: dict[str, bytes] = field(default_factory=dict)
+    """Values that are no text, without pictures, by the file's own names."""
+    gains: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """RVA2: its name, in lower case -> decibels, peak."""
+    covers: list[Cover] = field(default_factory=list)
     duration: float | None = None
     bit_rate: int | None = None
     sample_rate: int | None = None
@@ -68,11 +77,16 @@ class Tags:
 
     def first(self, name: str) -> str | None:
         """The first value of one of our `FIELDS`, in the order of that table."""
-        lower = {short_name(key): values for key, values in self.raw.items()}
+        return next(self.each(name), None)
+
+    def each(self, name: str) -> Iterator[str]:
+        """The first value under each of a field's names, in the order of that table."""
+        lower: dict[str, list[str]] = {}
+        for key, values in self.raw.items():
+            lower.setdefault(short_name(key), values)
         for key in FIELDS[name]:
-            if values := lower.get(key):
-                return values[0]
-        return None
+            if found := lower.get(key):
+                yield found[0]
 
 
 def read_tags(path: Path) -> Tags | None:
@@ -126,12 +140,18 @@ def _collect(found: Any) -> Tags:
     tags.container, tags.codec = FORMATS.get(tags.container, (tags.container, tags.container))
     if named := getattr(info, "codec", None) or getattr(info, "codec_name", None):
         tags.codec = clean(str(named))
-    tags.has_cover = bool(getattr(found, "pictures", None))
+    tags.covers = [
+        cover(picture.data, picture.type) for picture in (getattr(found, "pictures", None) or [])[:MOST_VALUES]
+    ]
     room = MOST_CHARACTERS
     for key, value in _items(found.tags):
         if short_name(key) in PICTURES or short_name(key).startswith("cover art"):
-            tags.has_cover = True
+            tags.covers += list(_covers(key, value))[:MOST_VALUES]
             continue
+        if isinstance(gain := getattr(value, "gain", None), float) and isinstance(value.peak, float):
+            tags.gains[str(getattr(value, "desc", "")).lower()] = gain, value.peak
+        if (data := _data(value)) is not None and len(tags.binary) < MOST_TAGS:
+            tags.binary[clean(_owned(value) if hasattr(value, "owner") else key)] = data
         texts = [text for text in map(clean, _texts(value)) if text][:MOST_VALUES]
         room -= sum(map(len, texts)) + len(key)
         if texts and room >= 0 and len(tags.raw) < MOST_TAGS:
@@ -145,6 +165,56 @@ def _items(tags: Any) -> Iterable[tuple[str, Any]]:
         return []
     pairs = tags.items() if isinstance(tags, Mapping) or hasattr(tags, "items") else tags
     return [(str(key), value) for key, value in pairs]
+
+
+def _owned(value: Any) -> str:
+    """`PRIV:TRAKTOR4`, `UFID:http://musicbrainz.org`: mutagen's own name of PRIV holds its data."""
+    return f"{value.FrameID}:{value.owner}"
+
+
+def _data(value: Any) -> bytes | None:
+    """The bytes of a value that is no text."""
+    if isinstance(value, list):  # MP4 free-form
+        value = value[0] if value else None
+    if isinstance(value, bytes):
+        return None if list(_texts(value)) else bytes(value)
+    for name in ("data", "value"):
+        if isinstance(found := getattr(value, name, None), bytes) and not list(_texts(value)):
+            return found
+    return None
+
+
+def _covers(key: str, value: Any) -> Iterator[Cover]:
+    for one in value if isinstance(value, list) else [value]:
+        data = one if isinstance(one, bytes | str) else getattr(one, "data", None) or getattr(one, "value", None)
+        if isinstance(data, str):  # Vorbis comments: a picture block of FLAC, or a bare picture, in base64
+            try:
+                data = base64.b64decode(data)
+            except ValueError:
+                data = None
+            if data and short_name(key) == "metadata_block_picture":
+                yield _block(data)
+                continue
+        if not isinstance(data, bytes):
+            yield Cover()
+        elif short_name(key).startswith("cover art"):  # APEv2: a file name, a zero, the picture
+            yield cover(data.partition(b"\0")[2])
+        elif short_name(key) == "wm/picture":  # kind, length, and two texts of UTF-16 go before it
+            start = min((at for magic in MAGIC if (at := data.find(magic)) >= 0), default=0)
+            yield cover(data[start:], data[0])
+        else:
+            kind = getattr(one, "type", None)
+            yield cover(bytes(data), int(kind) if isinstance(kind, int) else None)
+
+
+def _block(data: bytes) -> Cover:
+    from mutagen.flac import Picture
+
+    try:
+        picture = Picture(data)  # type: ignore[no-untyped-call]  # mutagen has no types
+    except Exception:  # whatever its parser hits, as everywhere in mutagen
+        return Cover(bytes=len(data))
+    return cover(picture.data, picture.type)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -36,6 +36,9 @@ MANY = 12
 VOTES = 3
 """Hits on one line without which nothing is compared."""
 
+SPARSE = 4
+"""Slots of a table for each hit that is counted in it, at least: one in thirty meets two others by chance."""
+
 CANDIDATES = 4
 """Lines compared for each segment, the most voted first."""
 
@@ -94,6 +97,8 @@ class Span:
 def votes(query_positions: Numbers, hits: Found) -> Iterator[tuple[int, Numbers, Numbers]]:
     """(segment, query positions, places) of hits that may lie on one line, the most first within a segment."""
     query, place = query_positions[hits.which], hits.place
+    some = _in_company((place - query) // BUCKET, VOTES, neighbours=True)
+    query, place = query[some], place[some]
     if not query.size:
         return
     segment = query // HOP
@@ -121,6 +126,21 @@ def votes(query_positions: Numbers, hits: Found) -> Iterator[tuple[int, Numbers,
         if taken.setdefault(number, 0) < CANDIDATES:
             taken[number] += 1
             yield number, query[here], place[here]
+
+
+def _in_company(numbers: Numbers, least: int, *, neighbours: bool = False) -> Numbers:
+    """Where `numbers` are that may occur `least` times (with `neighbours`: together with the next one or the last).
+
+    Nearly all hits are chance and alone: counting them in a table, by their low bits, is a tenth of sorting them. Some
+    that share their low bits pass as well; none that counts is left out.
+    """
+    mask = (1 << int(SPARSE * numbers.size).bit_length()) - 1
+    slots = numbers & mask
+    counts = np.bincount(slots, minlength=mask + 1)
+    together = counts[slots]
+    if neighbours:
+        together += np.maximum(counts[(slots + 1) & mask], counts[(slots - 1) & mask])
+    return np.flatnonzero(together >= least)
 
 
 class Line(NamedTuple):
@@ -166,10 +186,11 @@ def diagonals(query_positions: Numbers, hits: Found) -> list[tuple[int, int]]:
     distance = hits.place - query_positions[hits.which]
     if distance.size < MANY:
         return []
-    values, first, counts = np.unique(distance, return_index=True, return_counts=True)
+    some = _in_company(distance, MANY)
+    values, first, counts = np.unique(distance[some], return_index=True, return_counts=True)
     most = np.flatnonzero(counts >= MANY)
     most = most[np.argsort(-counts[most], kind="stable")][:CANDIDATES]
-    return [(int(values[i]), int(hits.place[first[i]])) for i in most]
+    return [(int(values[i]), int(hits.place[some[first[i]]])) for i in most]
 
 
 def stretch_along(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import httpx
 from pydantic import BaseModel
@@ -40,8 +42,11 @@ class Context(InlineContext):
 
 
 class Bucket:
-    def __init__(self, url: str, direct: str) -> None:
+    """Objects are looked at without detour, at `direct`; tasks go to `url`. `options` of the signer: bucket, keys."""
+
+    def __init__(self, url: str, direct: str, **options: Any) -> None:
         self.url = url
+        self._options = options
         self._direct = self.signer(endpoint=direct)
 
     def signer(self, **options: Any) -> S3Signer:
@@ -52,7 +57,7 @@ class Bucket:
             "endpoint": self.url,
             "addressing": "path",
         }
-        return S3Signer(**{**settings, **options})
+        return S3Signer(**{**settings, **self._options, **options})
 
     def context(self, key: str = KEY, **options: Any) -> Context:
         return Context({"s3": self.signer(**options).answer_for(key)})
@@ -71,6 +76,17 @@ class Bucket:
 
     def unfinished(self, key: str = KEY) -> list[str]:
         return uploads_of(Answer(200, {}, self.ask(key, kind="uploads").content), key)
+
+    def all_unfinished(self) -> list[tuple[str, str]]:
+        """(key, upload id) of every unfinished upload in the bucket."""
+        root = ElementTree.fromstring(self.ask("", kind="uploads").content)
+        uploads = [{each.tag.rpartition("}")[2]: each.text or "" for each in child} for child in root]
+        return [(upload["Key"], upload["UploadId"]) for upload in uploads if "UploadId" in upload]
+
+    def objects(self) -> list[str]:
+        """The keys of all that is in the bucket."""
+        url = self._direct._client.generate_presigned_url("list_objects_v2", Params={"Bucket": self._direct.bucket})
+        return re.findall(r"<Key>(.*?)</Key>", httpx.request("GET", url, timeout=30).text)
 
     def stored_parts(self, upload_id: str, key: str = KEY) -> list[int]:
         return sorted(parts_of(Answer(200, {}, self.ask(key, kind="parts", upload_id=upload_id).content))[0])

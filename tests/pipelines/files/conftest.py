@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.faulty import FaultyProxy, faulty_proxy
+from tests.object_store import ACCESS_KEY, SECRET_KEY, new_bucket, object_store
 from tests.pipelines.files.bucket import BUCKET, PART, Bucket
 
 
@@ -101,3 +102,24 @@ async def proxy(moto_port: int) -> AsyncIterator[FaultyProxy]:
 def bucket(proxy: FaultyProxy, moto_port: int) -> Bucket:
     """What is in it, seen without the proxy; and contexts for tasks, which go through the proxy."""
     return Bucket(proxy.url, f"http://127.0.0.1:{moto_port}")
+
+
+@pytest.fixture(scope="session")
+def strict_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A store that takes no request whose signature is not right."""
+    with object_store(tmp_path_factory.mktemp("store")) as url:
+        yield url
+
+
+@pytest.fixture
+async def strict_proxy(strict_url: str) -> AsyncIterator[FaultyProxy]:
+    """The way to it."""
+    async with faulty_proxy(int(strict_url.rpartition(":")[2])) as running:
+        yield running
+
+
+@pytest.fixture
+def strict(strict_proxy: FaultyProxy, strict_url: str) -> Bucket:
+    """An empty bucket of it, with the right keys."""
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    return Bucket(strict_proxy.url, strict_url, bucket=new_bucket(strict_url), **keys)

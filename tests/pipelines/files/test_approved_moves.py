@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from pipelines.files import moving
 from pipelines.files.checking import look
 from pipelines.files.execute_approved_batch import BatchPayload, Move, TagWrite, Unsettled, execute_approved_batch
 from pipelines.files.folders import Place, Roots
-from pipelines.files.journal import JournalError, item_log, journal_path
+from pipelines.files.journal import OVER, JournalError, item_log, journal_path
 from pipelines.files.publish import RENAME_EXCHANGE, rename_with
 from pipelines.payload import encode_path
 from tests.conftest import REPO
@@ -345,6 +347,41 @@ def test_done_again_it_is_answered_from_the_journal(music: Path) -> None:
     (music / "b.mp3").write_bytes(b"bb")
     assert run(proposal, roots=[music]) == first
     assert (music / "b.mp3").exists(), "what is done is not done a second time"
+
+
+def test_the_journal_of_a_batch_that_is_over_is_kept_for_ninety_days_and_removed_by_another_batch(
+    music: Path, tmp_path: Path
+) -> None:
+    names = ("old", "young", "at-work")
+    for name in names:
+        (music / name).write_bytes(name.encode())
+        run(move(music / name, music / f"{name}.moved"), roots=[music], batch=name)
+    (music / "new").write_bytes(b"new")
+    journals = {path.name.rpartition("-")[0]: path for path in (tmp_path / "data" / "journal").iterdir()}
+    killed = journals["old"].with_name("killed-0.jsonl")
+    killed.write_bytes(journals["old"].read_bytes().removesuffix(OVER))
+    now = time.time()
+    for path, days in ((journals["old"], 91), (journals["at-work"], 91), (killed, 9999), (journals["young"], 89)):
+        os.utime(path, (now, now - days * 86_400))
+    with journals["at-work"].open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        run(move(music / "new", music / "new.moved"), roots=[music], batch="new")
+    left = {path.name.rpartition("-")[0] for path in (tmp_path / "data" / "journal").iterdir()}
+    assert left == {"young", "at-work", "killed", "new"}
+    assert (
+        run(move(music / "old", music / "old.moved", sha256=sha(b"old")), roots=[music], batch="old").outcome == "done"
+    )
+
+
+def test_done_again_a_journal_does_not_grow(music: Path, tmp_path: Path) -> None:
+    (music / "a").write_bytes(b"a")
+    asked = move(music / "a", music / "b")
+    run(asked, roots=[music])
+    [journal] = (tmp_path / "data" / "journal").iterdir()
+    before = journal.read_bytes()
+    assert before.endswith(OVER)
+    run(asked, roots=[music])
+    assert journal.read_bytes() == before
 
 
 def test_without_its_journal_a_finished_move_is_found_finished(music: Path, tmp_path: Path) -> None:

@@ -299,15 +299,20 @@ async def test_the_key_is_nobody_elses_and_the_users_own_ssh_is_not_asked(
     assert set(seen) == {(0o700, 0o600)}
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_push() -> None:
+async def test_what_a_killed_worker_left_is_removed_by_the_next_push_even_of_a_file_that_is_gone(
+    far: FarSide, music: Path, there: Path
+) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     left = Path(tempfile.gettempdir()) / f"{ssh.PREFIX}{dead.pid}-abc"
     left.mkdir()
     (left / "key").write_text("secret")
-    key = "nas ssh-ed25519 " + "AAAAC3NzaC1lZDI1NTE5AAAAIEFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6MDEyMzQ1"
-    with ssh.private_folder(host="nas", port=22, user="u", key="k", host_keys=[key], stall=60):
-        assert not left.exists()
+    payload = payload_for(far, make_file(music, 10), there)
+    make_file(music, 10, "another.mp3")
+    (music / "a b.mp3").unlink()
+    with pytest.raises(RecordNotFoundError):
+        await push(far, payload)
+    assert not left.exists()
 
 
 async def test_a_missing_program_is_told_before_anything_is_done(

@@ -23,7 +23,7 @@ from pipelines.music.print_store import INDEX
 from pipelines.music.prints import PER_SECOND, decode_items
 from pipelines.music.relations import covered, relation
 from pipelines.music.samples import Sample
-from pipelines.music.tracing import Span, best_stretch
+from pipelines.music.tracing import Span, _in_company, best_stretch
 from tests.pipelines.conftest import Make
 
 
@@ -54,6 +54,25 @@ def library(index: PrintIndex, count: int = 20) -> PrintIndex:
 
 def names(index: PrintIndex, items: Items) -> set[str]:
     return {index.name(span.track) for span in index.find(items)}
+
+
+@given(
+    st.lists(st.integers(0, 40) | st.integers(0, 2**33), max_size=200),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_what_looks_for_company_leaves_nobody_out_who_has_it(found: list[int], least: int, neighbours: bool) -> None:
+    numbers = np.array(found, dtype=np.int64)
+    said = set(_in_company(numbers, least, neighbours=neighbours).tolist())
+    for place, number in enumerate(found):
+        near = max(found.count(number + 1), found.count(number - 1)) if neighbours else 0
+        assert place in said or found.count(number) + near < least
+
+
+def test_of_hits_that_are_chance_hardly_any_pass() -> None:
+    """Else a query would sort them all, at ten times the cost."""
+    places = np.random.default_rng(1).integers(0, 2**28, 20_000)
+    assert _in_company(places // 64, 3, neighbours=True).size < 2_000
 
 
 @pytest.fixture(scope="module")

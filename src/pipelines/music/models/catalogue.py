@@ -1,6 +1,6 @@
 """The table of models: what each is for, under which licence, where it comes from, and what its files must be.
 
-Sizes are those of the directory listings under https://essentia.upf.edu/models (read in 2026); where one is None, the
+Sizes are those of the directory listings under https://essentia.upf.edu/models; where one is None, the
 length that the server announces counts. Checksums are known for what comes out of PyPI's wheels.
 """
 

@@ -11,7 +11,7 @@ from agent.errors import WrongUse
 from agent.lanes import AGENT_TASKS, LANES
 from agent.operator.server import run, server
 from agent.phoenix import keys
-from agent.phoenix.breaker import Breakers, Circuit, Forced
+from agent.phoenix.breaker import OPEN_MS, Breakers, Circuit, Forced
 from agent.phoenix.scripts import Scripts
 from agent.redis_client import reply
 from agent.settings import load_settings
@@ -40,10 +40,11 @@ def list_() -> None:
 
 
 def describe(circuit: Circuit) -> str:
-    """`s3.example: open for 12 s, 5 failures in a row, 40 jobs wait`."""
+    """`s3.example: open for 12 s, tried again in 48 s, 40 jobs wait`."""
     said = [circuit.state.replace("_", " ")]
     if circuit.state == "open" and circuit.forced == "none":
-        said[0] += f" for {time.time() - circuit.opened:.0f} s"
+        since = time.time() - circuit.opened
+        said = [f"open for {since:.0f} s", f"tried again in {max(0.0, OPEN_MS / 1000 - since):.0f} s"]
     if circuit.forced != "none":
         said[0] = f"forced {circuit.forced} ({circuit.reason})"
     if circuit.failures:

@@ -1,0 +1,12 @@
+# The runbooks' words where compose/agent.yml runs the agent. Type, at the top of the repository: . runbooks/containers.sh
+compose() { docker compose -f compose/agent.yml "$@"; }
+
+phaze() { compose exec -T hub phaze "$@"; }
+
+valkey-cli() { compose exec -T valkey valkey-cli --raw "$@"; }
+
+logs() { compose logs --no-log-prefix --no-color "$1"; }
+
+stop() { compose stop; }
+
+start() { compose up --detach --wait; }

@@ -1,5 +1,5 @@
 # The runbooks' words where compose/agent.yml runs the agent. Type, at the top of the repository: . runbooks/containers.sh
-compose() { docker compose -f compose/agent.yml "$@"; }
+compose() { docker compose --progress quiet -f compose/agent.yml "$@"; }
 
 phaze() { compose exec -T hub phaze "$@"; }
 

@@ -13,7 +13,7 @@ stop() { # as Ctrl-C in its terminal
 
 start() {
     nohup phaze up </dev/null >"$PHAZE_DATA_DIR/up.log" 2>&1 &
-    until grep "^hub on" "$PHAZE_DATA_DIR/up.log"; do
+    until grep -q "^hub on" "$PHAZE_DATA_DIR/up.log"; do
         kill -0 $! 2>/dev/null || { cat "$PHAZE_DATA_DIR/up.log"; return 1; }
         sleep 0.2
     done

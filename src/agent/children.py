@@ -264,11 +264,21 @@ class Children:
                 await asyncio.gather(*(asyncio.to_thread(slot.pool.join) for slot in slots))
 
 
+_AT_THE_CAP = ", as native code does at its memory cap (PHAZE_CHILD_MEMORY_MB) or by a fault of its own"
+_HINTS: dict[int, str] = {
+    signal.SIGABRT: _AT_THE_CAP,
+    signal.SIGSEGV: _AT_THE_CAP,
+    signal.SIGTRAP: _AT_THE_CAP,
+    signal.SIGKILL: ", as the kernel does where memory runs out (fewer slots, or more memory for the worker)",
+}
+"""Signal -> what it most often means here. Python code that meets the cap says so itself."""
+
+
 def _describe(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         try:
             name = signal.Signals(-exitcode).name
         except ValueError:
             name = f"signal {-exitcode}"
-        return f"was ended by {name}"
+        return f"was ended by {name}{_HINTS.get(-exitcode, '')}"
     return f"ended with exit code {exitcode}"

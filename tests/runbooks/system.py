@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import wave
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +63,30 @@ class Installation:
 
     def put(self, task: str, jobs: Mapping[str, Payload]) -> None:
         """Enqueue as any producer does: record id -> payload."""
-        address = (self.data / "redis.url").read_text("utf-8").strip()
 
-        async def enqueue() -> None:
-            producer = Producer(connect(address))
+        async def enqueue(producer: Producer) -> None:
+            for record_id, payload in jobs.items():
+                assert await producer.enqueue("local", task, record_id, payload)
+
+        self._ask(enqueue)
+
+    def hurry(self, task: str) -> None:
+        """Let what waits for its next attempt on the task's lane run now."""
+
+        async def hurry(producer: Producer) -> None:
+            await producer.queue("local", task).hurry()
+
+        self._ask(hurry)
+
+    def _ask(self, ask: Callable[[Producer], Awaitable[None]]) -> None:
+        async def run() -> None:
+            producer = Producer(connect((self.data / "redis.url").read_text("utf-8").strip()))
             try:
-                for record_id, payload in jobs.items():
-                    assert await producer.enqueue("local", task, record_id, payload)
+                await ask(producer)
             finally:
                 await producer.close()
 
-        asyncio.run(enqueue())
+        asyncio.run(run())
 
     def scan(self, *folders: Path) -> None:
         """Ask the hub for a scan."""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -114,9 +115,11 @@ def test_dead_letters(agent: Installation) -> None:
     gone = {str(number): agent.music / f"{number}.wav" for number in (1, 2, 3)}
     size = sound(agent.music / "other.wav").stat().st_size
     jobs = {record: MetadataPayload(**about(path, agent.music, size=size)) for record, path in gone.items()}
-    agent.put("extract_file_metadata", jobs)
+    for record, payload in jobs.items():
+        agent.put("extract_file_metadata", {record: payload})
+        agent.until("valkey-cli llen phoenix:extract_file_metadata:dlq", record)
     agent.put("extract_file_metadata", {"4": Unfit(version="v1", note="by hand")})
-    agent.until("phaze dlq list | tail -n 1; phaze quarantine list | tail -n 1", "3 jobs\n1 job\n")
+    agent.until("valkey-cli llen phoenix:extract_file_metadata:quarantine", "1")
     agent.follow("dead-letters", {"the files are back": lambda: [sound(path) for path in gone.values()] and None})
 
 
@@ -125,3 +128,20 @@ def test_circuit_open(agent: Installation, engine: Engine) -> None:
     jobs = {str(number): IngestPayload(engine=engine.url, **file) for number in range(8)}
     agent.put("ingest_file", jobs)
     agent.follow("circuit-open", {"the engine is back": engine.start})
+
+
+def test_out_of_memory(agent: Installation) -> None:
+    agent.type("stop")
+    (agent.folder / ".env").write_text("PHAZE_CHILD_MEMORY_MB=128\n", "ascii")
+    agent.type("start")
+    agent.put("process_file", {"50": AnalyzePayload(**about(sound(agent.music / "50.wav", 20), agent.music))})
+    gone = about(agent.music / "gone.wav", agent.music, size=1)
+    agent.put("extract_file_metadata", {str(number): MetadataPayload(**gone) for number in range(100)})
+    while "1" not in agent.type("valkey-cli llen phoenix:process_file:quarantine"):
+        agent.hurry("process_file")
+        time.sleep(0.2)
+    agent.until("valkey-cli llen phoenix:extract_file_metadata:dlq", "100")
+    agent.follow(
+        "out-of-memory",
+        {"the queue server is full": lambda: agent.type("valkey-cli config set maxmemory 1mb") and None},
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
+import sysconfig
 import time
+import venv
 import wave
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -33,7 +34,8 @@ class Installation:
         for made in (self.data, self.music):
             made.mkdir(parents=True)
         (folder / "runbooks").symlink_to(BOOKS)
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment(folder / ".venv")
+        path = f"{folder / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
         own = {
             "PATH": path,
             "HOME": str(folder),
@@ -99,6 +101,17 @@ class Installation:
     def close(self) -> None:
         """End everything."""
         self.shell.close()
+
+
+def environment(folder: Path) -> None:
+    """An environment as `make up` makes it, in which the packages of this one are found: into it one may install."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    own = sysconfig.get_path("purelib")
+    (site / "these.pth").write_text(f"import site; site.addsitedir({own!r})\n", "utf-8")
+    program = folder / "bin/phaze"
+    program.write_text(f"#!{folder}/bin/python\nfrom agent.cli import main\n\nmain()\n", "utf-8")
+    program.chmod(0o755)
 
 
 def sound(path: Path, seconds: float = 3.0) -> Path:

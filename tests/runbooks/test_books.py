@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +21,9 @@ from pipelines.music.analyze import AnalyzePayload
 from pipelines.music.ingest import IngestPayload
 from pipelines.music.metadata import MetadataPayload
 from pipelines.payload import Payload
+from tests.agent.test_plugins import FILES as PACKAGE
 from tests.runbooks.system import Installation, about, sound
+from tests.servers import free_port
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -145,3 +150,78 @@ def test_out_of_memory(agent: Installation) -> None:
         "out-of-memory",
         {"the queue server is full": lambda: agent.type("valkey-cli config set maxmemory 1mb") and None},
     )
+
+
+def test_backup_and_restore(agent: Installation) -> None:
+    for name in ("a", "b"):
+        sound(agent.music / f"{name}.wav", 3 + len(agent.music.name))
+    agent.scan(agent.music)
+    agent.until("phaze backup --force count.sqlite", " 7 results")
+    agent.type("phaze pause meta")
+    agent.put("extract_file_metadata", {"17": MetadataPayload(**about(agent.music / "a.wav", agent.music))})
+
+    def dies() -> None:
+        agent.type("stop")
+        shutil.rmtree(agent.data)
+
+    agent.follow("backup-and-restore", {"the disk dies": dies})
+
+
+class OtherMachine:
+    """The worker of an agent elsewhere, which reports to this one's hub."""
+
+    def __init__(self, agent: Installation) -> None:
+        self.agent = agent
+        agent.type("phaze agents add nas >nas.token")
+        self.start()
+
+    def start(self) -> None:
+        own = {
+            "PHAZE_AGENT_ID": "nas",
+            "PHAZE_AGENT_LANE": "analyze",
+            "PHAZE_AGENT_TOKEN": (self.agent.folder / "nas.token").read_text("ascii").strip(),
+            "PHAZE_REDIS_URL": (self.agent.data / "redis.url").read_text("utf-8").strip(),
+            "PHAZE_HUB_URL": (self.agent.data / "hub.url").read_text("utf-8").strip(),
+        }
+        command = [sys.executable, "-m", "agent.cli", "worker"]
+        with (self.agent.folder / "nas.log").open("ab") as log:
+            self.process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def test_rotate_tokens(tmp_path: Path) -> None:
+    agent = Installation(tmp_path / "home", PHAZE_HUB_PORT=str(free_port()))
+    try:
+        agent.type("start")
+        nas = OtherMachine(agent)
+        try:
+            agent.follow(
+                "rotate-tokens",
+                {
+                    "the new token is brought to the nas and its worker is started anew": lambda: (
+                        nas.stop() or nas.start()
+                    )
+                },
+            )
+        finally:
+            nas.stop()
+        agent.type("stop")
+    finally:
+        agent.close()
+
+
+def test_add_a_lane_or_task(tmp_path: Path) -> None:
+    local = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    agent = Installation(tmp_path / "home", **local, PIP_ROOT_USER_ACTION="ignore")
+    for name, text in PACKAGE.items():
+        (agent.folder / "phaze-words" / name).parent.mkdir(parents=True, exist_ok=True)
+        (agent.folder / "phaze-words" / name).write_text(text, "utf-8")
+    try:
+        agent.type("start")
+        agent.follow("add-a-lane-or-task")
+        agent.type("stop")
+    finally:
+        agent.close()

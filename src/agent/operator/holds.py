@@ -16,6 +16,9 @@ from agent.phoenix.scripts import Scripts
 from agent.redis_client import reply
 from agent.settings import load_settings
 
+BASE_QUEUE = "all"
+"""How the base queue's all-mode worker is called where a lane would be named."""
+
 RELEASE = 1_000
 """Jobs that one step lets go."""
 
@@ -90,8 +93,9 @@ def reset(circuit: str) -> None:
 
 
 def _known(name: str) -> str:
-    if name not in (*LANES, *AGENT_TASKS):
-        raise WrongUse(f"{name} is neither a lane nor a task; there are {', '.join((*LANES, *AGENT_TASKS))}")
+    if name not in (*LANES, *AGENT_TASKS, BASE_QUEUE):
+        known = ", ".join((*LANES, *AGENT_TASKS))
+        raise WrongUse(f"{name} is neither a lane nor a task; there are {known}, and {BASE_QUEUE} for the base queue")
     return name
 
 

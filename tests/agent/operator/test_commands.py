@@ -139,6 +139,9 @@ async def test_a_paused_lane_takes_nothing_and_a_paused_tasks_jobs_are_held(lane
     await lane.until(lambda: lane.redis.llen(keys.parked_key(f"paused:{TASK}")))
     assert "waits for paused:push_file" in await phaze("why", "push_file:2")
     assert "1 job queued" in await phaze("resume", TASK)
+    assert "`phaze resume all`" in await phaze("pause", "all")
+    assert b"all" in await lane.redis.smembers(keys.PAUSED)
+    assert "all goes on" in await phaze("resume", "all")
     await lane.until(lambda: "push_file:2" in lane.ran)
 
 

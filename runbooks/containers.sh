@@ -9,4 +9,6 @@ logs() { compose logs --no-log-prefix --no-color "$1"; }
 
 stop() { compose stop; }
 
-start() { compose up --detach --wait; }
+start() { # on a machine that is busy with starting, a check may fail that passes a minute later
+    compose up --detach --wait 2>/dev/null || { sleep 60; compose up --detach --wait; }
+}

@@ -16,8 +16,9 @@ from agent.hub.catalogue import Catalogue
 from agent.phoenix.outbox import Entry
 
 
-def phaze(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "agent.cli", *arguments], capture_output=True, timeout=60, check=False)
+def phaze(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "agent.cli", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, timeout=60, check=False)
 
 
 @pytest.fixture
@@ -63,10 +64,6 @@ def test_a_copy_made_while_results_are_recorded_is_of_one_moment(data: Path, tmp
     assert count >= 10
     assert count % 10 == 0, "no transaction is there by half"
     assert f" {count:,} results" in said.stdout.decode()
-    (tmp_path / "restored").mkdir()
-    (tmp_path / "copy.sqlite").rename(tmp_path / "restored/catalogue.sqlite")
-    with Catalogue(tmp_path / "restored") as restored:
-        assert restored.knows("local", "t0ken")
 
 
 def test_it_goes_to_the_output_as_well(data: Path, tmp_path: Path) -> None:
@@ -75,6 +72,53 @@ def test_it_goes_to_the_output_as_well(data: Path, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
         assert copy.execute("SELECT count(*) FROM results").fetchone() == (10,)
     assert {path.suffix for path in data.iterdir()} <= {".sqlite"}, "nothing is left behind"
+
+
+def results(data: Path) -> int:
+    with sqlite3.connect(data / "catalogue.sqlite") as catalogue:
+        return int(catalogue.execute("SELECT count(*) FROM results").fetchone()[0])
+
+
+@pytest.mark.parametrize("name", ["copy.sqlite", "-"])
+def test_a_copy_is_restored_and_what_was_there_is_kept(data: Path, tmp_path: Path, name: str) -> None:
+    filled(data)
+    copy = phaze("backup", "-").stdout
+    (tmp_path / "copy.sqlite").write_bytes(copy)
+    with Catalogue(data) as catalogue:
+        catalogue.record("local", entries(1))
+    (data / "prints").mkdir()
+    said = phaze("restore", name, given=copy)
+    assert said.returncode == 0, said.stderr
+    assert b": 10 results" in said.stdout
+    assert sorted(path.name for path in data.iterdir()) == ["catalogue.sqlite", "catalogue.sqlite.before"]
+    with Catalogue(data) as catalogue:
+        assert catalogue.knows("local", "t0ken")
+    assert results(data) == 10
+    (data / "catalogue.sqlite.before").replace(data / "catalogue.sqlite")
+    assert results(data) == 20
+
+
+def test_nothing_is_restored_under_a_running_hub_or_from_what_is_no_whole_catalogue(data: Path, tmp_path: Path) -> None:
+    filled(data)
+    copy = bytearray(phaze("backup", "-").stdout)
+    newer = bytearray(copy)
+    newer[60:64] = (99).to_bytes(4, "big")  # user_version: https://www.sqlite.org/fileformat.html#user_version_number
+    with Catalogue(data) as catalogue:
+        catalogue.record("local", entries(1))
+        said = phaze("restore", "-", given=bytes(copy))
+        assert (said.returncode, b"stop it first" in said.stderr) == (1, True)
+        catalogue.record("local", entries(2))
+    copy[4096:8192] = b"\xff" * 4096
+    for given, reason in (
+        (b"hello", b"no catalogue"),
+        (bytes(newer), b"upgrade first"),
+        (bytes(copy), b"copy.sqlite is"),
+    ):
+        (tmp_path / "copy.sqlite").write_bytes(given)
+        said = phaze("restore", str(tmp_path / "copy.sqlite"))
+        assert said.returncode == 2
+        assert reason in said.stderr
+    assert results(data) == 30
 
 
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(data: Path, tmp_path: Path) -> None:

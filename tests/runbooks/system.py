@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sysconfig
 import time
 import venv
@@ -14,6 +15,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
 from agent.producer import Producer
 from agent.redis_client import connect
@@ -28,6 +30,7 @@ class Installation:
     """A folder with an agent in it, started and stopped by the runbooks' own words; `follow` types a book."""
 
     def __init__(self, folder: Path, **env: str) -> None:
+        must_have("valkey-cli", "redis-cli")
         self.folder = folder
         self.data = folder / "data"
         self.music = folder / "music"
@@ -101,6 +104,13 @@ class Installation:
     def close(self) -> None:
         """End everything."""
         self.shell.close()
+
+
+def must_have(*programs: str) -> None:
+    """Skip the test where none of these programs is there; fail it where CI is set."""
+    if not any(shutil.which(program) for program in programs):
+        reason = f"there is no {' or '.join(programs)}; tests/system-packages installs it"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
 
 
 def environment(folder: Path) -> None:

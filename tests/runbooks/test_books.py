@@ -22,7 +22,7 @@ from pipelines.music.ingest import IngestPayload
 from pipelines.music.metadata import MetadataPayload
 from pipelines.payload import Payload
 from tests.agent.test_plugins import FILES as PACKAGE
-from tests.runbooks.system import Installation, about, sound
+from tests.runbooks.system import Installation, about, must_have, sound
 from tests.servers import free_port
 
 pytestmark = pytest.mark.timeout(300)
@@ -214,6 +214,7 @@ def test_rotate_tokens(tmp_path: Path) -> None:
 
 
 def test_add_a_lane_or_task(tmp_path: Path) -> None:
+    must_have("pip")
     local = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     agent = Installation(tmp_path / "home", **local, PIP_ROOT_USER_ACTION="ignore")
     for name, text in PACKAGE.items():

@@ -165,6 +165,27 @@ def test_backup_and_restore(agent: Containers) -> None:
     agent.follow("backup-and-restore", {"the disk dies": dies})
 
 
+def test_rotate_tokens(agent: Containers) -> None:
+    agent.type(f"echo PHAZE_MUSIC_DIR={agent.music} >.env; start; phaze agents add nas >nas.token")
+    nas = f"{agent.project}-nas"
+
+    def begin() -> None:
+        own = '--env PHAZE_AGENT_ID=nas --env PHAZE_AGENT_TOKEN="$(cat nas.token)"'
+        agent.type(f"compose run --detach --no-deps --name {nas} {own} worker-analyze >nas.id")
+
+    def begin_anew() -> None:
+        agent.type(f"docker rm --force {nas} >nas.id")
+        begin()
+
+    begin()
+    try:
+        agent.follow(
+            "rotate-tokens", {"the new token is brought to the nas and its worker is started anew": begin_anew}
+        )
+    finally:
+        agent.shell.run(f"docker rm --force {nas}")
+
+
 def test_scale_out(images: None, tmp_path: Path) -> None:
     agent = Containers(tmp_path / "home", QUEUE="redis://valkey:6379/0", HUB="http://hub:8080")
     try:

@@ -85,8 +85,8 @@ bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4
 	@sh tests/system-packages
 	@$(BIN)/python benchmarks/prints.py --write
 
-containers: $(DEV) ## Build the images, and test the Compose files on a real Docker engine (10 minutes)
-	@CI=true $(BIN)/pytest -m compose tests/compose
+containers: $(DEV) ## Build the images, and test Compose files and runbooks on a real Docker engine (20 minutes)
+	@CI=true $(BIN)/pytest -m compose tests/compose tests/runbooks
 
 lint: $(DEV) ## Lint and types only
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

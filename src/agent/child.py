@@ -88,6 +88,16 @@ def guarded(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         raise ChildError(said, symptom_of(error)) from None
 
 
+_AT_THE_CAP = ", as native code does at its memory cap (PHAZE_CHILD_MEMORY_MB) or by a fault of its own"
+_HINTS: dict[int, str] = {
+    signal.SIGABRT: _AT_THE_CAP,
+    signal.SIGSEGV: _AT_THE_CAP,
+    signal.SIGTRAP: _AT_THE_CAP,
+    signal.SIGKILL: ", as the kernel does where memory runs out (fewer slots, or more memory for the worker)",
+}
+"""Signal -> what it most often means here. Python code that meets the cap says so itself."""
+
+
 def describe(exitcode: int | None) -> str:
     """How a process ended: `was ended by SIGKILL`, `ended with exit code 3`."""
     if exitcode is not None and exitcode < 0:
@@ -95,5 +105,5 @@ def describe(exitcode: int | None) -> str:
             name = signal.Signals(-exitcode).name
         except ValueError:
             name = f"signal {-exitcode}"
-        return f"was ended by {name}"
+        return f"was ended by {name}{_HINTS.get(-exitcode, '')}"
     return f"ended with exit code {0 if exitcode == OF_ITSELF else exitcode}"

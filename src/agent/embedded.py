@@ -184,7 +184,7 @@ class Fleet:
         os.umask(0o077)  # the catalogue, the logs and the queue are this user's alone
         try:
             self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = (self.data / "lock").open("w")
+            self._lock = (self.data / "lock").open("a+")
         except OSError as error:
             raise StartError(
                 f"the data folder {self.data} cannot be used ({error.strerror}); set PHAZE_DATA_DIR"
@@ -192,11 +192,17 @@ class Fleet:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._lock.seek(0)
+            other = self._lock.read().strip()
             self._lock.close()
             self._lock = None
             raise StartError(
-                f"another `phaze up` uses the data folder {self.data}; end it, or set PHAZE_DATA_DIR to another folder"
+                f"another `phaze up` (process {other or 'unknown'}) uses the data folder {self.data}; end it, or set "
+                "PHAZE_DATA_DIR to another folder"
             ) from None
+        self._lock.truncate(0)
+        self._lock.write(f"{os.getpid()}\n")
+        self._lock.flush()
 
     def _own_token(self) -> str:
         if self.settings.agent_token is not None:

@@ -70,7 +70,8 @@ LASTING: tuple[tuple[str, str], ...] = (
 
 PASSING: tuple[tuple[str, str], ...] = (
     (r"(?i)loading the dataset", "it still loads its data; wait until it has"),
-    (r"MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|^BUSY|used memory > ", "mend that on the server; its log says more"),
+    (r"used memory > ", "it is full: raise its maxmemory, or free what it holds (runbooks/out-of-memory.md)"),
+    (r"MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|^BUSY", "mend that on the server; its log says more"),
     (r"(?i)max number of clients", "raise its maxclients, or close what is connected to it"),
     (
         r"(?i)reset by peer|closed by server|IncompleteRead|Broken pipe|EOF occurred",

@@ -54,6 +54,7 @@ def test_an_ffmpeg_without_what_is_needed_is_told_apart(monkeypatch: pytest.Monk
     [
         ({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}, "may evict jobs (maxmemory-policy allkeys-lru)"),
         ({"maxmemory": "0", "appendonly": "no"}, "keeps nothing across a crash"),
+        ({"maxmemory": "1mb", "maxmemory-policy": "noeviction"}, "MiB of 1; a full one takes no new jobs"),
     ],
 )
 async def test_a_server_that_may_lose_jobs_is_warned_about(

@@ -276,7 +276,9 @@ def test_a_second_one_on_the_same_data_folder_is_refused(start: Callable[..., Up
     first.until(lambda: (first.data / "catalogue.sqlite").exists())
     second = start(few, "--once")
     assert second.end() == 1
-    assert re.search(r"another `phaze up` uses the data folder .*PHAZE_DATA_DIR", second.err)
+    assert re.search(
+        rf"another `phaze up` \(process {first.process.pid}\) uses the data folder .*PHAZE_DATA_DIR", second.err
+    )
 
 
 def test_what_cannot_start_is_one_line(start: Callable[..., Up], tmp_path: Path) -> None:

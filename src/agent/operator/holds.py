@@ -11,10 +11,13 @@ from agent.errors import WrongUse
 from agent.lanes import AGENT_TASKS, LANES
 from agent.operator.server import run, server
 from agent.phoenix import keys
-from agent.phoenix.breaker import Breakers, Circuit, Forced
+from agent.phoenix.breaker import OPEN_MS, Breakers, Circuit, Forced
 from agent.phoenix.scripts import Scripts
 from agent.redis_client import reply
 from agent.settings import load_settings
+
+BASE_QUEUE = "all"
+"""How the base queue's all-mode worker is called where a lane would be named."""
 
 RELEASE = 1_000
 """Jobs that one step lets go."""
@@ -40,10 +43,11 @@ def list_() -> None:
 
 
 def describe(circuit: Circuit) -> str:
-    """`s3.example: open for 12 s, 5 failures in a row, 40 jobs wait`."""
+    """`s3.example: open for 12 s, tried again in 48 s, 40 jobs wait`."""
     said = [circuit.state.replace("_", " ")]
     if circuit.state == "open" and circuit.forced == "none":
-        said[0] += f" for {time.time() - circuit.opened:.0f} s"
+        since = time.time() - circuit.opened
+        said = [f"open for {since:.0f} s", f"tried again in {max(0.0, OPEN_MS / 1000 - since):.0f} s"]
     if circuit.forced != "none":
         said[0] = f"forced {circuit.forced} ({circuit.reason})"
     if circuit.failures:
@@ -89,8 +93,9 @@ def reset(circuit: str) -> None:
 
 
 def _known(name: str) -> str:
-    if name not in (*LANES, *AGENT_TASKS):
-        raise WrongUse(f"{name} is neither a lane nor a task; there are {', '.join((*LANES, *AGENT_TASKS))}")
+    if name not in (*LANES, *AGENT_TASKS, BASE_QUEUE):
+        known = ", ".join((*LANES, *AGENT_TASKS))
+        raise WrongUse(f"{name} is neither a lane nor a task; there are {known}, and {BASE_QUEUE} for the base queue")
     return name
 
 

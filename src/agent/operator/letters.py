@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import click
 
@@ -15,9 +15,13 @@ from agent.operator.server import run, server
 from agent.phoenix import keys
 from agent.phoenix.endings import UNKNOWN_SERVICE
 from agent.phoenix.letters import Letter, Letters
+from agent.redaction import redact_text
 from agent.settings import load_settings
 
 SERVICES = (*AGENT_TASKS, UNKNOWN_SERVICE)
+
+SHOWN = 300
+"""Characters of one argument."""
 
 
 def _group(name: str, place_of: Callable[[str], str], about: str) -> click.Group:
@@ -45,11 +49,12 @@ def _group(name: str, place_of: Callable[[str], str], about: str) -> click.Group
             click.echo(f"{letter.key}  {_age(letter)}  {attempts}  {letter.error}")
         click.echo(plural(len(found), "job"))
 
-    @group.command("show", help="Everything that is known of one.")
+    @group.command("show", help="What one was asked to do, and why it is here; --json has the traceback too.")
     @click.argument("key")
-    def show(key: str) -> None:
+    @click.option("--json", "as_json", is_flag=True, help="Everything that is known, as one JSON object.")
+    def show(key: str, as_json: bool) -> None:
         for letter in run(_chosen(place_of, (key,), None, False)):
-            click.echo(json.dumps(letter.said, indent=2))
+            click.echo(json.dumps(letter.said, indent=2) if as_json else "\n".join(_described(letter)))
 
     def act(command: str, doing: str, how: Callable[[Letters, Letter], Awaitable[str]], text: str) -> None:
         def action(wanted: tuple[str, ...], task: str | None, everything: bool, dry_run: bool) -> None:
@@ -104,6 +109,17 @@ async def _act(
         for letter in chosen:
             click.echo(f"{letter.key}: {doing if dry_run else await how(letters, letter)}")
     click.echo(plural(len(chosen), "job"))
+
+
+def _described(letter: Letter) -> Iterator[str]:
+    """One letter as people read it; its arguments without secrets."""
+    said = letter.said
+    yield f"{letter.key} on {letter.queue}"
+    yield f"  {letter.error}"
+    attempts = plural(int(said.get("attempts") or 0), "attempt")
+    yield f"  {attempts}, the last {_age(letter)} by {said.get('worker') or '?'}"
+    for name, value in letter.arguments.items():
+        yield f"  {name} = {redact_text(str(value))[:SHOWN]}"
 
 
 def _age(letter: Letter) -> str:

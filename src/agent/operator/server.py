@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from agent.errors import UserError
 from agent.redis_client import connect, reply
@@ -43,7 +43,8 @@ async def server(settings: Settings) -> AsyncIterator[Redis]:
             await reply(client.ping())
         yield client
     except (RedisError, OSError, TimeoutError) as error:
-        raise UserError(f"the queue server does not answer: {trouble(error)}") from None
+        does = "refuses" if isinstance(error, ResponseError) else "does not answer"
+        raise UserError(f"the queue server {does}: {trouble(error)}") from None
     finally:
         await client.aclose()
 

@@ -44,6 +44,15 @@ class Letter:
         return str(named or str(self.said.get("id", "")).removeprefix(keys.JOB_PREFIX).partition(":")[0])
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """What the job was given; empty where nobody can read it."""
+        try:
+            found = json.loads(base64.b64decode(self.said["job"]))["kwargs"]
+        except (ValueError, TypeError, LookupError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
     def error(self) -> str:
         """Its type and text, in one line."""
         return " ".join(str(self.said.get("error", "")).split())

@@ -151,8 +151,10 @@ class Runner:
             return self._endings.quarantined(run, Quarantined(f"its result is not JSON: {error}"))
 
     def _failed(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
-        log.warning("job.failed", task=run.service, record_id=run.record, attempts=run.attempts,
-                    error=f"{type(error).__name__}: {error}")  # fmt: skip
+        # A child's error brings its traceback as text: the first line is for whoever reads the log.
+        said, _, trace = f"{type(error).__name__}: {error}".partition("\n")
+        more = {"traceback": trace} if trace else {}
+        log.warning("job.failed", task=run.service, record_id=run.record, attempts=run.attempts, error=said, **more)
         return self._endings.retried(run, error, own_death=own_death)
 
     def _cancelled(self, run: Run) -> Ending | None:

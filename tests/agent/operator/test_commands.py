@@ -83,7 +83,11 @@ async def test_what_was_set_aside_is_listed_shown_replayed_and_dropped(
     said = await phaze(kind, "list")
     assert "push_file:1  0 min ago  1 attempt  " in said
     assert "4 jobs" in said
-    assert json.loads(await phaze(kind, "show", "push_file:2"))["record_id"] == "2"
+    shown = (await phaze(kind, "show", "push_file:2")).splitlines()
+    assert shown[0] == f"push_file:2 on {QUEUE}"
+    assert "1 attempt, the last 0 min ago by " in shown[2]
+    assert shown[3:] == [f"  do = {do}"]
+    assert json.loads(await phaze(kind, "show", "push_file:2", "--json"))["record_id"] == "2"
     assert len(json.loads(await phaze(kind, "list", "--task", TASK, "--json"))) == 4
     assert "would be queued" in await phaze(kind, "replay", "--all", "--dry-run")
     assert await letters() == 4
@@ -135,6 +139,9 @@ async def test_a_paused_lane_takes_nothing_and_a_paused_tasks_jobs_are_held(lane
     await lane.until(lambda: lane.redis.llen(keys.parked_key(f"paused:{TASK}")))
     assert "waits for paused:push_file" in await phaze("why", "push_file:2")
     assert "1 job queued" in await phaze("resume", TASK)
+    assert "`phaze resume all`" in await phaze("pause", "all")
+    assert b"all" in await lane.redis.smembers(keys.PAUSED)
+    assert "all goes on" in await phaze("resume", "all")
     await lane.until(lambda: "push_file:2" in lane.ran)
 
 

@@ -18,20 +18,17 @@ import pytest
 from pipelines.music.ffmpeg import ffmpeg_path
 from pipelines.music.samples import write_samples
 from tests.compose.files import services
-from tests.compose.stack import Stack
+from tests.compose.stack import COUNT, SCAN, Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
 HERE = Path(__file__).resolve().parent
 UP = [name for name, service in services("agent.yml").items() if "profiles" not in service]
 
-SCAN = """
-import json, os, urllib.request
-token = open(os.environ["PHAZE_AGENT_TOKEN_FILE"]).read().strip()
-body = json.dumps({"agent_id": "local", "roots": ["/music"]}).encode()
-headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-url = "http://127.0.0.1:8080/api/scans"
-print(urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20).read().decode())
+METRICS = """
+import os, urllib.request
+port = os.environ.get("PHAZE_METRICS_PORT", "8080")
+print(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode(), end="")
 """
 
 ENQUEUE = """
@@ -45,13 +42,6 @@ async def main():
     print(int(await producer.enqueue("local", "process_file", "scratch", payload)))
     await producer.close()
 asyncio.run(main())
-"""
-
-COUNT = """
-import json, os, sqlite3
-with sqlite3.connect(f"file:{os.environ['PHAZE_DATA_DIR']}/catalogue.sqlite?mode=ro", uri=True) as catalogue:
-    print(json.dumps(dict(catalogue.execute(
-        "SELECT service, count(*) FROM results WHERE outcome IN ('done', 'partial') GROUP BY service"))))
 """
 
 
@@ -131,6 +121,10 @@ def test_a_first_start_without_env_gives_a_working_agent(agent: Stack, tmp_path:
 
     agent("--profile", "metrics", "up", "--detach", "--wait", "prometheus", within=120)
     until(agent, lambda: targets(agent.prometheus) == {"hub": 1, "workers": 4}, 120)
+    for service in ("hub", *(name for name in UP if name.startswith("worker-"))):
+        text = agent.inside(service, "python3", "-c", METRICS)
+        assert "phaze_" in text
+        assert agent.inside("prometheus", "promtool", "check", "metrics", given=text) == ""
     compute_agent_works_beside(agent, token)
 
 

@@ -18,15 +18,17 @@ from agent.phoenix import keys
 from agent.redis_client import connect
 from agent.worker import THREAD_PINS
 from pipelines.music.samples import write_samples
-from pipelines.payload import encode_path
-from tests.compose.stack import Stack
+from tests.compose.stack import COUNT, IMAGE, SCAN, Stack
 from tests.servers import free_port
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
 HERE = Path(__file__).resolve().parent
-IO, ANALYZE = queue_name("local", "io"), queue_name("local", "analyze")
+IO = queue_name("local", "io")
 MINUTE = 60.0
+SONGS = 8
+ENGINE = "fingerprint-engine"
+ASK = 'import urllib.request as r; r.urlopen("http://127.0.0.1:8000/health", timeout=4)'
 
 BUSY = """
 import json, pathlib
@@ -70,12 +72,16 @@ async def running(clone: Path, tmp_path: Path) -> AsyncIterator[Running]:
     notes.mkdir()
     notes.chmod(0o777)
     music = tmp_path / "music"
-    write_samples(music)
+    assert len(write_samples(music)) == SONGS
     env = {"TEST_PLUGIN": str(HERE / "plugin"), "TEST_NOTES": str(notes), "TEST_VALKEY_PORT": str(free_port())}
-    stack = Stack(clone, HERE / "override.yml", PHAZE_MUSIC_DIR=str(music), PHAZE_LANE_ANALYZE_CONCURRENCY="1", **env)
+    env |= {"PHAZE_MUSIC_DIR": str(music), "PHAZE_LANE_ANALYZE_CONCURRENCY": "1"}
+    env |= {"PHAZE_FINGERPRINT_ENGINE": f"http://{ENGINE}:8000", "PHAZE_FINGERPRINT_ENGINE_IMAGE": f"{IMAGE}-light"}
+    env["PHAZE_FINGERPRINT_ENGINE_CHECK"] = f"python3 -c '{ASK}'"
+    stack = Stack(clone, HERE / "override.yml", **env)
     redis = connect(f"redis://127.0.0.1:{env['TEST_VALKEY_PORT']}")
     try:
-        await asyncio.to_thread(stack, "up", "--detach", "--wait", "worker-io", "worker-analyze")
+        started = ("worker-io", "worker-analyze", "worker-meta", "worker-fingerprint", ENGINE)
+        await asyncio.to_thread(stack, "--profile", "sidecars", "up", "--detach", "--wait", *started, within=400)
         yield Running(stack, redis, notes)
     finally:
         await redis.aclose()
@@ -92,7 +98,9 @@ async def until(holds: Callable[[], Awaitable[bool]], within: float) -> float:
 
 
 async def test_what_takes_no_jobs_is_unhealthy_within_a_minute_and_what_is_stuck_comes_back(running: Running) -> None:
+    await asyncio.to_thread(running.stack.python, "hub", SCAN)
     await busy_analyses_have_one_core_each(running)
+    await the_engine_in_its_slot_holds_every_file(running)
     await the_consumer_connection_alone_is_killed(running)
     await the_claiming_loop_hangs(running)
     await the_event_loop_stands_still(running)
@@ -100,17 +108,20 @@ async def test_what_takes_no_jobs_is_unhealthy_within_a_minute_and_what_is_stuck
 
 async def busy_analyses_have_one_core_each(running: Running) -> None:
     """The pins as the child processes have them, and what threads they really use."""
-    queue = RedisQueue(running.redis, name=ANALYZE)
-    music = Path(running.stack.env["PHAZE_MUSIC_DIR"])
-    for number, path in enumerate(sorted(file for file in music.rglob("*") if file.is_file())):
-        where = {"path": encode_path(Path("/music") / path.relative_to(music)), "size": path.stat().st_size}
-        await queue.enqueue("process_file", key=job_key("process_file", str(number)), version="v1", **where)
     async with asyncio.timeout(240):
         while not (busy := await asyncio.to_thread(running.stack.python, "worker-analyze", BUSY)):
             await asyncio.sleep(0.2)
     for environ, threads in busy:
         assert THREAD_PINS.items() <= environ.items()
         assert len([seconds for seconds in threads if seconds > 0.2]) == 1, threads
+
+
+async def the_engine_in_its_slot_holds_every_file(running: Running) -> None:
+    async def held() -> bool:
+        ended = await asyncio.to_thread(running.stack.python, "hub", COUNT)
+        return bool(ended.get("ingest_file") == SONGS)
+
+    await until(held, 240)
 
 
 async def the_consumer_connection_alone_is_killed(running: Running) -> None:

@@ -44,11 +44,12 @@ $(SERVERS): tests/servers.txt | $(DEV)
 up: $(STAMP) ## Take MUSIC (else a synthesised sample set) through all lanes; KEEP=1 keeps everything running
 	@$(BIN)/phaze up $(if $(filter 0 no false,$(KEEP)),--once) $(if $(MUSIC),-- "$$MUSIC",--samples)
 
-test: $(DEV) $(SERVERS) ## Lint, types, and all tests
+JOBS ?= 0
+test: $(DEV) $(SERVERS) ## Lint, types, and all tests, in containers too where Docker answers (JOBS=3: three at a time)
 	@sh tests/system-packages
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/pytest --cov --cov-report=term
+	@$(BIN)/pytest -m "not plain_saq and not cases" -n $(JOBS) --dist loadgroup --cov --cov-report=term
 
 CHAOS_SECONDS ?= 60
 faults: $(DEV) ## What plain SAQ does and a lane does not, with real processes
@@ -85,7 +86,7 @@ bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4
 	@sh tests/system-packages
 	@$(BIN)/python benchmarks/prints.py --write
 
-containers: $(DEV) ## Build the images, and test Compose files and runbooks on a real Docker engine (20 minutes)
+containers: $(DEV) ## Only the tests on a real Docker engine: images, Compose files, runbooks (half an hour)
 	@CI=true $(BIN)/pytest -m compose tests/compose tests/runbooks
 
 lint: $(DEV) ## Lint and types only

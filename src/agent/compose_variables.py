@@ -18,6 +18,7 @@ SERVICES = {
 
 _ONE_BY_ONE = {
     "PHAZE_MUSIC_DIR": ("./music", "The folder of music, relative to compose/; it is /music in the containers."),
+    "PHAZE_KEYS_DIR": ("./keys", "The folder of keys that settings name, such as PHAZE_PUSH_KEY_FILE=/keys/push."),
     "PHAZE_SCRATCH_DIR": ("scratch", "The compute agent's scratch folder: a path, or a volume's name."),
     "PHAZE_UID": ("1000", "The user as whom everything of ours runs: whoever owns the music, if it is to be moved."),
     "PHAZE_GID": ("1000", "That user's group."),

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.compose.stack import BUILD, Stack, checkout, docker_up, why_not
+from tests.pipelines.files.conftest import moto_port as moto_port  # an object store
 
 HERE = Path(__file__).resolve().parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run side by side (JOBS), those in containers are one after another: they share the images."""
+    for item in items:
+        if item.get_closest_marker("compose"):
+            item.add_marker(pytest.mark.xdist_group("containers"))
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,24 @@ IMAGE = "phaze-agent:test"
 BUILD = 1500.0
 """Seconds for both images on a machine that has neither."""
 
+SCAN = """
+import json, os, urllib.request
+token = open(os.environ["PHAZE_AGENT_TOKEN_FILE"]).read().strip()
+body = json.dumps({"agent_id": "local", "roots": ["/music"]}).encode()
+headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+url = "http://127.0.0.1:8080/api/scans"
+print(urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20).read().decode())
+"""
+"""Asks the hub, from its own container, to scan the music."""
+
+COUNT = """
+import json, os, sqlite3
+with sqlite3.connect(f"file:{os.environ['PHAZE_DATA_DIR']}/catalogue.sqlite?mode=ro", uri=True) as catalogue:
+    print(json.dumps(dict(catalogue.execute(
+        "SELECT service, count(*) FROM results WHERE outcome IN ('done', 'partial') GROUP BY service"))))
+"""
+"""Results that are no rejections, by task, in the hub's catalogue."""
+
 
 def docker_up() -> Path:
     """The script that starts an engine where there is none: PHAZE_TEST_DOCKER_UP."""
@@ -69,13 +87,19 @@ class Stack:
         assert done.returncode == 0, f"{arguments}: {said[-3000:]}\n{self.logs()[-6000:]}"
         return said
 
-    def inside(self, service: str, *command: str, within: float = 120.0) -> str:
-        """What a command in the service's container wrote to its output."""
+    def inside(self, service: str, *command: str, given: str = "", within: float = 120.0) -> str:
+        """What a command in the service's container wrote to its output; `given` is its input."""
         argv = [*self.command, "exec", "-T", service, *command]
         done = subprocess.run(
-            argv, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=within,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+            argv,
+            cwd=self.folder,
+            env=self.env,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
+        )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import time
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,8 +17,9 @@ import yaml
 
 from agent.compose_variables import COMPOSE
 from agent.embedded import WORKER_MARGIN
+from agent.health import STALE
 from agent.lanes import CPU_LANES, LANES
-from agent.settings import ACCEPTED, Settings, load_settings
+from agent.settings import ACCEPTED, FROM_FILES, VARIABLES, Settings, load_settings
 from agent.watching.command import watch
 from agent.worker import THREAD_PINS
 from tests.compose.files import FILES, environment, services, text, variables, with_defaults
@@ -108,6 +114,86 @@ def test_light_lanes_run_without_essentia_and_the_cpu_lanes_with_pins() -> None:
         assert service["image"].endswith(f"-{service['build']['target']}")
         assert (THREAD_PINS.items() <= environment(service).items()) == heavy
         assert service.get("cpu_shares", 1024) == (128 if heavy and service not in CLOUD.values() else 1024)
+
+
+IN_THE_IMAGE = {"PHAZE_DATA_DIR", "PHAZE_FFMPEG", "PHAZE_AGENT_LANE", "PHAZE_AGENT_HEARTBEAT"}
+"""What the image or the file itself has decided."""
+
+WHO_NEEDS = {
+    "PHAZE_S3_": {"hub"},
+    "PHAZE_HUB_NAMES": {"hub"},
+    "PHAZE_HUB_DRAIN": {"hub"},
+    "PHAZE_FINGERPRINT_ENGINE": {"hub"},
+    "PHAZE_PUSH_KEY": {"worker-io", "worker-drain"},
+    "PHAZE_PUSH_TO": {"hub", "worker-io", "worker-drain"},
+    "PHAZE_PUSH_HOST_KEYS": {"hub", "worker-io", "worker-drain"},
+    "PHAZE_MOVE_ROOTS": {"worker-meta", "worker-drain"},
+    "PHAZE_PROFILE": {"hub", "worker-analyze", "worker-drain"},
+    "PHAZE_MODELS_": {"worker-analyze", "worker-drain"},
+}
+"""Variables, by how they begin -> the services that get them; secrets reach nobody else."""
+
+
+@pytest.mark.parametrize("name", sorted(set(VARIABLES) - IN_THE_IMAGE))
+def test_a_setting_reaches_who_reads_it_and_secrets_nobody_else(name: str) -> None:
+    got = {service for service, facts in AGENT.items() if name in facts.get("environment", {})}
+    assert got, f"{name} in .env changes nothing in a container"
+    for begins, who in WHO_NEEDS.items():
+        if name.startswith(begins):
+            assert got == who
+    if VARIABLES[name] in FROM_FILES:
+        assert {service for service in got if f"{name}_FILE" in AGENT[service]["environment"]} == got - {
+            service for service in got if name == "PHAZE_REDIS_URL"
+        }
+
+
+def test_who_must_remember_has_a_volume_for_it() -> None:
+    """The root is read-only: the data folder, models and keys are where the settings say."""
+    for name in ("hub", "worker-meta", "worker-drain"):  # the catalogue; how far each approved move is
+        assert any(volume.endswith(":/var/lib/phaze") for volume in AGENT[name]["volumes"]), name
+    assert "journal:/var/lib/phaze" in AGENT["worker-meta"]["volumes"]
+    assert "journal:/var/lib/phaze" in AGENT["worker-drain"]["volumes"], "one may end what the other began"
+    for service in [*AGENT.values(), *CLOUD.values()]:
+        places = [with_defaults(volume) for volume in service.get("volumes", [])]
+        assert ("models:/models" in places) == (environment(service).get("PHAZE_MODELS_DIR") == "/models")
+        given = service.get("environment", {})
+        assert ("./keys:/keys:ro" in places) == any(
+            name in given for name in ("PHAZE_PUSH_HOST_KEYS", "PHAZE_S3_BUCKET")
+        )
+
+
+@pytest.mark.parametrize("service", [WORKERS["worker-io"], CLOUD["worker-analyze"]], ids=FILES)
+@pytest.mark.parametrize(("age", "healthy"), [(0.0, True), (STALE - 4, True), (STALE + 4, False), (None, False)])
+def test_a_workers_check_says_what_phaze_health_says(
+    service: dict[str, Any], age: float | None, healthy: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "healthy"
+    if age is not None:
+        file.touch()
+        os.utime(file, (time.time() - age,) * 2)
+    check = [part.replace("$$", "$") for part in service["healthcheck"]["test"]]
+    assert check.pop(0) == "CMD"
+    env = {**os.environ, "PHAZE_HEALTH_FILE": str(file)}
+    for command in (check, [sys.executable, "-m", "agent.cli", "health"]):
+        done = subprocess.run(command, env=env, capture_output=True, timeout=60, check=False)
+        assert (done.returncode == 0) == healthy
+
+
+def test_the_slot_for_an_engine_is_used_once_it_is_healthy() -> None:
+    assert AGENT["fingerprint-engine"]["profiles"] == ["sidecars"]
+    found = AGENT["worker-fingerprint"]["depends_on"]
+    assert found["fingerprint-engine"] == {"condition": "service_healthy", "required": False}
+    assert found.items() >= AGENT["worker-io"]["depends_on"].items()
+
+
+def test_every_volume_is_named_and_only_known_profiles_hold_services_back() -> None:
+    for file in FILES:
+        data = yaml.safe_load(text(file))
+        for service in data["services"].values():
+            named = {place.split(":")[0] for place in map(with_defaults, service.get("volumes", []))}
+            assert {name for name in named if not name.startswith((".", "/"))} <= set(data["volumes"])
+    held = {name: service["profiles"] for name, service in AGENT.items() if "profiles" in service}
+    assert held == {"worker-drain": ["drain"], "fingerprint-engine": ["sidecars"], "prometheus": ["metrics"]}
 
 
 def test_only_meta_may_write_to_the_music() -> None:

@@ -33,7 +33,9 @@ NOT_PUBLIC: tuple[Network, ...] = (
 def is_public(address: Address) -> bool:
     """Whether the address is one of the internet's own servers: by IANA's registries of special-purpose addresses
     (RFC 6890), and no group (multicast), translation, or address with a zone."""
-    if getattr(address, "scope_id", None) or address.is_multicast or address.is_unspecified or not address.is_global:
+    if getattr(address, "scope_id", None) or not address.is_global:
+        return False
+    if address.is_multicast or address.is_unspecified or address.is_reserved:
         return False
     return not any(address in network for network in (*TRANSLATED, *NOT_PUBLIC) if network.version == address.version)
 

@@ -55,7 +55,12 @@ def read_pages(path: str | Path) -> list[Page]:
     Raises InputRejected: `encrypted`, `corrupt`, `no-pages`, `too-large` (a page that holds too many characters).
     """
     with opened(path) as document:
-        return [read_page(document, index) for index in range(len(document))]
+        return [_read_page(document, index) for index in range(len(document))]
+
+
+def _read_page(document: pypdfium2.PdfDocument, index: int) -> Page:
+    with page_of(document, index) as page:
+        return read_page(page, index + 1)
 
 
 @contextmanager
@@ -94,19 +99,18 @@ def page_of(document: pypdfium2.PdfDocument, index: int) -> Iterator[pypdfium2.P
         page.close()
 
 
-def read_page(document: pypdfium2.PdfDocument, index: int) -> Page:
-    """One page, from 0. Raises InputRejected (`corrupt`, `too-large`)."""
-    with page_of(document, index) as page:
-        text = page.get_textpage()
-        try:
-            glyphs = list(_glyphs(text))
-        finally:
-            text.close()
-        turned = Counter(glyph.degrees for glyph in glyphs if not glyph.text.isspace()).most_common(1)
-        degrees = turned[0][0] if turned else -page.get_rotation()
-        upright = _Upright(page.get_bbox(), degrees)
+def read_page(page: pypdfium2.PdfPage, number: int) -> Page:
+    """One page, which is to be known by `number`. Raises InputRejected (`too-large`)."""
+    text = page.get_textpage()
+    try:
+        glyphs = list(_glyphs(text))
+    finally:
+        text.close()
+    turned = Counter(glyph.degrees for glyph in glyphs if not glyph.text.isspace()).most_common(1)
+    degrees = turned[0][0] if turned else -page.get_rotation()
+    upright = _Upright(page.get_bbox(), degrees)
     lines = lines_of(_words(glyphs, upright))
-    return Page(number=index + 1, width=upright.width, height=upright.height, source="text", lines=lines)
+    return Page(number=number, width=upright.width, height=upright.height, source="text", lines=lines)
 
 
 class _Upright:

@@ -14,6 +14,7 @@ import ipaddress
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO, TYPE_CHECKING
 
 from pipelines.documents.addresses import Address, Network, may_reach
@@ -112,7 +113,7 @@ class Fetcher:
         addresses = await self._addresses(url.host, port)
         # A client for each hop: connections are kept by address, and this one was proved for this host's name alone.
         async with httpx.AsyncClient(
-            verify=self._tls or httpx.create_ssl_context(),
+            verify=self._tls or _trust(),
             trust_env=False,
             follow_redirects=False,
             timeout=httpx.Timeout(SILENCE, connect=CONNECT),
@@ -179,6 +180,14 @@ class Fetcher:
             check_head(head)
         file.flush()
         return size
+
+
+@lru_cache(maxsize=1)
+def _trust() -> ssl.SSLContext:
+    """Whom to believe: SSL_CERT_FILE, else the certificates that httpx brings. Reading them takes a while."""
+    import httpx
+
+    return httpx.create_ssl_context()
 
 
 def check_head(head: bytes) -> None:

@@ -72,40 +72,43 @@ def look_at(path: Path, number: int) -> Looked:
 
 def _look(document: pypdfium2.PdfDocument, index: int) -> Looked:
     try:
-        page = read_page(document, index)
-        characters = sum(len(cell.text) for line in page.lines for cell in line.cells)
-        if characters >= SOME or (characters >= FEW and _largest_picture(document, index) < MOST_OF_IT):
-            return Looked(index + 1, page, "text")
-        return Looked(index + 1, page, "scan" if _shows_something(document, index) else "blank")
+        with page_of(document, index) as page:
+            read = read_page(page, index + 1)
+            return Looked(index + 1, read, _kind(page, read))
     except InputRejected as error:
         return Looked(index + 1, None, "failed", str(error))
 
 
-def _largest_picture(document: pypdfium2.PdfDocument, index: int) -> float:
+def _kind(page: pypdfium2.PdfPage, read: Page) -> Literal["text", "scan", "blank"]:
+    characters = sum(len(cell.text) for line in read.lines for cell in line.cells)
+    if characters >= SOME or (characters >= FEW and _largest_picture(page) < MOST_OF_IT):
+        return "text"
+    return "scan" if characters or _shows_something(page) else "blank"
+
+
+def _largest_picture(page: pypdfium2.PdfPage) -> float:
     """The share of the page that its largest picture covers."""
     import pypdfium2
     import pypdfium2.raw as pdfium
 
-    with page_of(document, index) as page:
-        area = max(page.get_width() * page.get_height(), 1.0)
-        largest = 0.0
-        for picture in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE], max_depth=3):
-            try:
-                left, bottom, right, top = picture.get_bounds()
-            except pypdfium2.PdfiumError:
-                continue
-            largest = max(largest, (right - left) * (top - bottom) / area)
-        return largest
+    area = max(page.get_width() * page.get_height(), 1.0)
+    largest = 0.0
+    for picture in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE], max_depth=3):
+        try:
+            left, bottom, right, top = picture.get_bounds()
+        except pypdfium2.PdfiumError:
+            continue
+        largest = max(largest, (right - left) * (top - bottom) / area)
+    return largest
 
 
-def _shows_something(document: pypdfium2.PdfDocument, index: int) -> bool:
+def _shows_something(page: pypdfium2.PdfPage) -> bool:
     """Whether anything at all is to be seen on the page."""
-    with page_of(document, index) as page:
-        bitmap = page.render(scale=scale_of(page, GLANCE), grayscale=True)
-        pixels = bytes(bitmap.buffer)
-        rows = [pixels[at : at + bitmap.width] for at in range(0, len(pixels), bitmap.stride)]
-        lights = [(min(row), max(row)) for row in rows if row]
-        return bool(lights) and max(high for _, high in lights) - min(low for low, _ in lights) > FAINT
+    bitmap = page.render(scale=scale_of(page, GLANCE), grayscale=True)
+    pixels = bytes(bitmap.buffer)
+    rows = [pixels[at : at + bitmap.width] for at in range(0, len(pixels), bitmap.stride)]
+    lights = [(min(row), max(row)) for row in rows if row]
+    return bool(lights) and max(high for _, high in lights) - min(low for low, _ in lights) > FAINT
 
 
 def scale_of(page: pypdfium2.PdfPage, dpi: float) -> float:

@@ -97,7 +97,7 @@ format: $(DEV) ## Format and fix what can be fixed
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate
 lock: $(DEV) ## Write the two lock files anew, for all supported Pythons, without index addresses
 	@$(COMPILE) --upgrade --all-extras --output-file requirements-dev.lock pyproject.toml
-	@$(COMPILE) --extra music --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+	@$(COMPILE) --extra music --extra documents --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 
 clean: ## Remove the environment and caches
 	@rm -rf $(VENV) $(BENCH) $(BENCH)-arq $(BENCH)-taskiq .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -15,12 +15,36 @@ if TYPE_CHECKING:
     import pint
 
 _LONGEST = 32
-_ONLY_OVER_VOLUME = {"K", "k", "G", "M", "T", "E", "mil", "mila", "miles", "mill.", "mill", "Mil", "1000", "thousand"}
+_ONLY_OVER_VOLUME = {"K", "k", "G", "M", "T", "E", "1000"}
 """What these mean without a volume below them nobody can say."""
 
 _VOLUMES = {"L", "dL", "mL", "uL", "nL", "pL", "cL"}
-_COUNTED = {"10*3", "10*6", "10*9", "10*12"}
-_ALONE = {"g", "m", "mm", "cm", "m2", "kg", "h", "d", "min", "s", "L", "mL", "dL", "cL", "uL", "nL", "pL", "U", "fL", "pg", "mg", "ug", "ng"}
+_COUNTED = {"10*3", "10*5", "10*6", "10*9", "10*12", "{mil}"}
+_ALONE = {
+    "g",
+    "m",
+    "mm",
+    "cm",
+    "m2",
+    "kg",
+    "h",
+    "d",
+    "min",
+    "s",
+    "L",
+    "mL",
+    "dL",
+    "cL",
+    "uL",
+    "nL",
+    "pL",
+    "U",
+    "fL",
+    "pg",
+    "mg",
+    "ug",
+    "ng",
+}
 _NEVER_ALONE = {
     "[HPF]", "[LPF]", "{1.73_m2}", "{cells}", "{copies}", "{CFU}", "eq", "osm", "kat", "U", "mU", "uU", "kU", "L", "cL",
     "nL", "pL", "dL", "m2", "m", *_COUNTED,
@@ -59,6 +83,8 @@ def _part(printed: str) -> str | None:
     printed = printed.strip().replace("\u03bc", "\u00b5")
     if (code := exact.get(printed)) is not None:
         return code
+    if len(printed) == 1:
+        return None
     return folded.get(printed.casefold().rstrip(".") or printed)
 
 

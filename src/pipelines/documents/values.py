@@ -53,10 +53,12 @@ _COMPARED_IN_WORDS: dict[Comparator, str] = {
     ">=": r"at least|from|ab|\u00e0 partir de|desde|a partir de|da|vanaf|od|\u043e\u0442",
 }  # fmt: skip
 WORDS = "|".join(f"(?:{pattern})" for pattern in _COMPARED_IN_WORDS.values())
-COMPARATOR = rf"(?:<=|=<|>=|=>|[<>\u2039\u203a\u2264\u2265\u2a7d\u2a7e~\u2248]|ca\.|\b(?:{WORDS})(?![^\W\d_]))"
+COMPARATOR = rf"(?:[<>]\s?(?:or|ou|o|oder|of)\s?=|<=|=<|>=|=>|[<>\u2039\u203a\u2264\u2265\u2a7d\u2a7e~\u2248]|ca\.|\b(?:{WORDS})(?![^\W\d_]))"
 """Pattern of what may stand before a number: a sign of comparison, or words for it in several languages."""
 
-_NUMBER = re.compile(rf"(?P<comparator>{COMPARATOR})?\s*(?P<sign>{_MINUS}(?=[\d.,])|\+(?=\d))?(?P<number>{NUMBER})", re.I)
+_NUMBER = re.compile(
+    rf"(?P<comparator>{COMPARATOR})?\s*(?P<sign>{_MINUS}(?=[\d.,])|\+(?=\d))?(?P<number>{NUMBER})", re.I
+)
 _INTERVAL = re.compile(rf"(?P<low>{NUMBER})\s*(?:{_MINUS}|\.\.\.?|\u2026)\s*(?P<high>{NUMBER})")
 _TITRE = re.compile(rf"(?P<comparator>{COMPARATOR})?\s*1\s?[:/]\s?(?P<number>\d[\d.,]*)", re.I)
 _SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079", "0123456789")
@@ -66,7 +68,7 @@ _LONGEST = 40
 
 def comparator(printed: str) -> Comparator | None:
     """`<` of `<`, `less than`, `kleiner als` ...; None where nothing is compared."""
-    printed = " ".join(printed.split()).casefold()
+    printed = re.sub(r"\s?(?:or|ou|oder|of|o)\s?(?==)", "", " ".join(printed.split()).casefold())
     if printed in _COMPARATORS:
         return _COMPARATORS[printed]
     for sign, pattern in _COMPARED_IN_WORDS.items():

@@ -1,0 +1,199 @@
+"""Pages of laboratory reports -> biomarkers, by rules alone.
+
+For each page: find a table's head, or go on with the last page's; read the lines below by its columns; give names that
+are printed over two lines back to their results; read what stands outside of tables only where it is plainly a result.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pipelines.documents import dates, stop
+from pipelines.documents.facts import Biomarker, Span
+from pipelines.documents.headings import Head, heads, is_more_of_a_head
+from pipelines.documents.loose import loose_rows
+from pipelines.documents.names import known, specimen_named, specimen_within
+from pipelines.documents.page import Line, Page
+from pipelines.documents.pieces import Piece, lines_with_offsets, pieces
+from pipelines.documents.ranges import parse_range, unit_of_range
+from pipelines.documents.tables import Row, table_rows
+from pipelines.documents.units import ucum
+from pipelines.documents.values import Decimal, decimal_sign, parse_value
+from pipelines.documents.wrapped import complete
+
+_PLACEHOLDERS = {"-", "--", "---", "–", "—", ".", "/", "n/a", "na", "none", "*", "_"}
+
+
+@dataclass
+class Read:
+    """One line of a page, read: its rows, or the names that stand alone on it."""
+
+    line: Line
+    pieces: list[Piece]
+    columns: list[Head] | None
+    rows: list[Row] = field(default_factory=list)
+    is_head: bool = False
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """What a document does throughout: its decimal sign, the order of its dates, when its specimens were taken."""
+
+    decimal: Decimal
+    order: dates.Order
+    taken: str
+
+
+def conventions(pages: list[Page]) -> Conventions:
+    texts = [line.text for page in pages for line in page.lines]
+    order = dates.order_of(texts)
+    return Conventions(decimal_sign(texts), order, dates.taken(texts, order))
+
+
+def biomarkers(pages: list[Page]) -> list[Biomarker]:
+    """Every result that the pages print, in order."""
+    habits = conventions(pages)
+    found: list[Biomarker] = []
+    columns: list[Head] | None = None
+    for page in pages:
+        read = read_page(page, columns, habits.decimal)
+        complete(read)
+        found.extend(_biomarkers(page, read, habits))
+        columns = next((entry.columns for entry in reversed(read) if entry.columns), columns)
+    return found
+
+
+def read_page(page: Page, columns: list[Head] | None, decimal: Decimal) -> list[Read]:
+    """Every line of a page, read by the table it stands in. `columns`: of the table that the last page ended with."""
+    read: list[Read] = []
+    own = False
+    for line, offset in lines_with_offsets(page):
+        some = pieces(line, offset, decimal)
+        if found := heads(line):
+            columns, own = found, True
+            read.append(Read(line, some, columns, is_head=True))
+            continue
+        if read and read[-1].is_head and is_more_of_a_head(line):
+            read.append(Read(line, some, columns, is_head=True))
+            continue
+        entry = Read(line, some, columns)
+        if columns:
+            entry.rows = [row for row in table_rows(some, columns) if _is_row(row)]
+        read.append(entry)
+    if not own and columns and not _goes_on(read):
+        for entry in read:
+            entry.columns, entry.rows = None, []
+    _read_loosely(read)
+    return read
+
+
+def _is_row(row: Row) -> bool:
+    """A name is letters; a number that follows it in the same cell is a result only with a unit or a range beside it,
+    or if the name is known: the foot of a page prints names and numbers too."""
+    if not row.names:
+        return True
+    if not any(re.search(r"[^\W\d_]", piece.text) for piece in row.names):
+        return False
+    if row.value.cell != row.names[-1].cell:
+        return True
+    return bool(row.unit or row.reference) or bool(known(row.names[0].text))
+
+
+def _goes_on(read: list[Read]) -> bool:
+    """Whether the last page's columns fit this page's lines: results with a unit or a range, in their places."""
+    return sum(1 for entry in read for row in entry.rows if row.names and (row.reference or row.unit)) >= 1
+
+
+def _read_loosely(read: list[Read]) -> None:
+    """Lines that no table's columns explain."""
+    for index, entry in enumerate(read):
+        if entry.rows or entry.is_head or not entry.pieces:
+            continue
+        last = next((before for before in reversed(read[:index]) if before.pieces), None)
+        in_a_table = last is not None and last.columns is None and _aligned(last, entry)
+        entry.rows = loose_rows(entry.pieces, in_a_table)
+        if entry.rows:
+            entry.columns = None
+
+
+def _aligned(before: Read, here: Read) -> bool:
+    """Whether the line goes on a table without a head: its first value stands where that of the line above stands."""
+    values = [piece for piece in here.pieces[1:] if "value" in piece.roles]
+    return bool(values) and any(abs(row.value.left - values[0].left) < 8 or abs(row.value.right - values[0].right) < 8 for row in before.rows)
+
+
+def _biomarkers(page: Page, read: list[Read], habits: Conventions) -> Iterator[Biomarker]:
+    specimens: dict[int, str] = {}
+    for entry in read:
+        if not entry.rows and not entry.is_head:
+            _hear_headings(entry, specimens)
+        for row in entry.rows:
+            marker = _biomarker(page, row, habits, specimens.get(row.group, specimens.get(0, "")))
+            if marker is not None:
+                yield marker
+
+
+def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
+    """A line with a text alone may say what the results below it were measured in."""
+    for piece in entry.pieces:
+        if piece.roles == {"text"} and len(piece.text) <= 60 and len(piece.text.split()) <= 7:
+            group = 0
+            if entry.columns:
+                firsts = {head.group: head.left for head in reversed(entry.columns)}
+                group = max((g for g, left in firsts.items() if left <= piece.left + 20), default=0)
+            found = specimen_within(piece.text)
+            if found is not None:
+                specimens[group] = found
+            elif len(entry.pieces) <= len({head.group for head in entry.columns or []} or {0}) and piece.text.isupper():
+                specimens.pop(group, None)
+
+
+def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomarker | None:
+    name = _name(row)
+    value = parse_value(row.value.text, habits.decimal)
+    if value is None or stop.is_no_name(name):
+        return None
+    unit = row.unit.text if row.unit and row.unit.text.casefold() not in _PLACEHOLDERS else ""
+    reference = parse_range(" ".join(piece.text for piece in row.reference), habits.decimal) if row.reference else None
+    if not unit:
+        name, unit = _unit_in_name(name)
+    if not unit:
+        unit = next((found for piece in row.reference if (found := unit_of_range(piece.text))), "")
+    specimen = specimen_named(row.specimen.text) if row.specimen else None
+    if specimen is None and "," in name:
+        specimen = specimen_named(name.rpartition(",")[2])
+    if specimen is None and (bracketed := re.findall(r"[(\[]([^()\[\]]+)[)\]]", name)):
+        specimen = next((found for part in bracketed if (found := specimen_named(part))), None)
+    own = row.dated or (row.date.text if row.date else "")
+    span = Span(page=page.number, start=min(p.start for p in row.pieces), end=max(p.end for p in row.pieces))
+    flag = row.flag.text if row.flag and row.flag.text.casefold() not in (_PLACEHOLDERS - {"-", "--", "*"}) else ""
+    date = (dates.parse_date(own, habits.order) if own else "") or habits.taken
+    return Biomarker(
+        name=name, value=value, unit=unit, reference=reference, flag=flag,
+        specimen=specimen or heard or "", date=date, span=span,
+    )  # fmt: skip
+
+
+def _name(row: Row) -> str:
+    text = " ".join(piece.text for piece in row.names)
+    text = re.sub(r"\s*(?:\.{3,}|\u2026+|_{3,}|(?:\. ){3,}\.?)\s*$", "", text)
+    return re.sub(r"^[\s*\u2022\u00b7\u25aa\u25cf>\-]+(?=\w)|[\s:*=\u2026]+$|(?<=\w)\s*[.\u00b7]{2,}$", "", text).strip()
+
+
+def _unit_in_name(name: str) -> tuple[str, str]:
+    """`Hämoglobin (g/dl)` -> the name and the unit; the unit is empty where the name ends with none."""
+    match = re.fullmatch(r"(?P<name>.*\S)\s*(?:[(\[](?P<in>[^()\[\]]+)[)\]]|,\s*(?P<after>[^,]+))", name)
+    if match is None:
+        return name, ""
+    unit = (match["in"] or match["after"]).strip()
+    return (match["name"], unit) if ucum(unit) is not None else (name, "")
+
+
+def pitch(read: list[Read]) -> float:
+    """Points from one result to the next, in the middle of the page's."""
+    tops = [entry.line.top for entry in read if entry.rows]
+    steps = [b - a for a, b in zip(tops, tops[1:], strict=False) if 0 < b - a < 60]
+    return statistics.median(steps) if steps else 14.0

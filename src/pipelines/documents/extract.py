@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.documents.lines import Word, lines_of
+from pipelines.documents.lines import RAISED, Word, lines_of
 from pipelines.documents.page import Page
 from pipelines.errors import InputRejected
 
@@ -161,7 +161,7 @@ def _words(glyphs: list[Glyph], upright: _Upright) -> Iterator[Word]:
         left, right = min(x for x, _ in corners), max(x for x, _ in corners)
         _, baseline = upright(glyph.x, glyph.y)
         near = word is not None and -0.5 * glyph.em < left - word.right < WORD_GAP * glyph.em
-        if word is not None and near and abs(baseline - base) < 0.4 * max(glyph.em, word.em):
+        if word is not None and near and abs(baseline - base) < RAISED * word.em:
             word.text += glyph.text
             word.right = max(word.right, right)
         else:

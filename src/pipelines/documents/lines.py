@@ -11,6 +11,14 @@ from pipelines.documents.page import Cell, Line
 CELL_GAP = 0.9
 """Of the type size, between two words of one cell: more is the space between columns (a space is 0.25 to 0.35)."""
 
+CLOSE = 0.12
+"""Of the type size, between an exponent, or a word in another type, and what it belongs to: no space is meant."""
+
+RAISED = 0.15
+"""Of the type size: what stands higher by more is an exponent (typesetters raise it by 0.33)."""
+
+SUPERSCRIPTS = str.maketrans("0123456789+-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻")
+
 SAME_LINE = 0.5
 """Of the lower one's height, that two words must share to stand on one line: a raised exponent shares more, the line
 above or below nothing."""
@@ -57,11 +65,18 @@ def _line(row: list[Word]) -> Line:
     row.sort(key=lambda word: word.left)
     cells = [Cell(text=row[0].text, left=row[0].left, right=row[0].right)]
     for before, word in itertools.pairwise(row):
-        gap = word.left - cells[-1].right
+        gap, cell = word.left - cells[-1].right, cells[-1]
         if gap > CELL_GAP * max(before.em, word.em):
             cells.append(Cell(text=word.text, left=word.left, right=word.right))
+        elif gap > CLOSE * max(before.em, word.em):
+            cell.text += f" {word.text}"
         else:
-            # Type that is raised or changes its font stands close: an exponent belongs to its number.
-            cells[-1].text += word.text if gap < 0.12 * min(before.em, word.em) else f" {word.text}"
-            cells[-1].right = max(cells[-1].right, word.right)
+            cell.text += word.text.translate(SUPERSCRIPTS) if _is_exponent(before, word) else word.text
+        cells[-1].right = max(cells[-1].right, word.right)
     return Line(cells=cells, top=min(word.top for word in row), bottom=max(word.bottom for word in row))
+
+
+def _is_exponent(before: Word, word: Word) -> bool:
+    """`10` and a small raised `9`: what is meant is 10⁹, not 109."""
+    smaller, higher = word.em < 0.85 * before.em, before.bottom - word.bottom > RAISED * before.em
+    return smaller and higher and before.text[-1].isdigit() and all(mark in "0123456789+-" for mark in word.text)

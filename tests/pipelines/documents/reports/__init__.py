@@ -10,12 +10,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.pipelines.documents.reports.layouts import HELD_OUT, LAYOUTS, Layout
+from tests.pipelines.documents.reports import held_out
+from tests.pipelines.documents.reports.layouts import OPEN, Layout
 from tests.pipelines.documents.reports.printing import Printer
 from tests.pipelines.documents.reports.results import Row
 from tests.pipelines.documents.reports.scanning import scanned
 
 __all__ = ["HELD_OUT", "LAYOUTS", "Layout", "Report", "Row", "by_name", "make"]
+
+LAYOUTS: tuple[Layout, ...] = (*OPEN, *held_out.LAYOUTS)
+HELD_OUT: frozenset[str] = frozenset(layout.name for layout in held_out.LAYOUTS)
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ SPECIMENS = {
 
 @dataclass(frozen=True)
 class Analyte:
-    """A number that is measured: `units` are (unit, factor to it, decimals), the conventional one first."""
+    """A number that is measured: `units` are (unit, factor and offset to it, decimals), the conventional one first."""
 
     names: dict[str, str]
     specimen: str
     low: float | None
     high: float | None
-    units: tuple[tuple[str, float, int], tuple[str, float, int]]
+    units: tuple[tuple[str, float, float, int], tuple[str, float, float, int]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def table(name: str) -> list[list[str]]:
 def _analytes() -> list[Analyte]:
     found = []
     for panel, low, high, decimals, unit, si, factor, si_decimals, *names in table("analytes.txt"):
-        units = ((unit, 1.0, int(decimals)), (si, float(factor), int(si_decimals)))
+        times, _, plus = factor.partition(" ")
+        units = ((unit, 1.0, 0.0, int(decimals)), (si, float(times), float(plus or 0), int(si_decimals)))
         bounds = (float(low) if low else None, float(high) if high else None)
         found.append(Analyte(dict(zip(LANGUAGES, names, strict=True)), panel, *bounds, units))
     return found

@@ -94,12 +94,13 @@ def _specimen(printing: Printing, specimen: str) -> str:
 
 
 def _measure(chance: random.Random, printing: Printing, analyte: Analyte) -> tuple[Row, str]:
-    unit, factor, decimals = analyte.units[printing.si]
+    unit, factor, offset, decimals = analyte.units[printing.si]
     if printing.lower_units:
         unit = unit.replace("dL", "dl").replace("mL", "ml")
-    low = None if analyte.low is None else analyte.low * factor
-    high = None if analyte.high is None else analyte.high * factor
-    floor, ceiling = low or 0.0, high if high is not None else (low or 1.0) * 1.8
+    low = None if analyte.low is None else analyte.low * factor + offset
+    high = None if analyte.high is None else analyte.high * factor + offset
+    ceiling = high if high is not None else (low or 1.0) * 1.8
+    floor = low if low is not None else ceiling * 0.3
     span = max(ceiling - floor, 10.0**-decimals)
 
     def draw() -> tuple[float, str]:
@@ -109,7 +110,7 @@ def _measure(chance: random.Random, printing: Printing, analyte: Analyte) -> tup
         elif kind < 0.86:
             value = ceiling + span * chance.uniform(0.1, 0.8)
         else:
-            value = max(floor - span * chance.uniform(0.05, 0.3), 0.0)
+            value = floor * chance.uniform(0.6, 0.95)
         value = round(max(value, 10.0**-decimals), decimals)
         flag = ""
         if low is not None and value < round(low, decimals):

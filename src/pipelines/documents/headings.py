@@ -44,6 +44,19 @@ def _key(text: str) -> str:
     return re.sub(r"[\s:*]+", " ", plain(text)).strip() or text
 
 
+def label(some: list[Word], *, alone: bool) -> tuple[Column, int] | None:
+    """The heading that some words begin with and how many words it is: `Normal range: 4.0 - 5.6`; None if with none.
+
+    A colon ends it, or (`alone`) the words themselves do.
+    """
+    for size in range(min(5, len(some)), 0, -1):
+        text = " ".join(word.text for word in some[:size])
+        ends = text.endswith(":") or (size < len(some) and some[size].text == ":") or (alone and size == len(some))
+        if ends and (role := _phrases().get(_key(text.rstrip(" :")))):
+            return role, size + (size < len(some) and some[size].text == ":")
+    return None
+
+
 def _split_camel(cell: list[Word]) -> list[Word]:
     """`FlagResult`: two headings printed without a space between them."""
     found = []

@@ -7,35 +7,32 @@ are printed over two lines back to their results; read what stands outside of ta
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pipelines.documents import dates, stop
+from pipelines.documents.cards import read_cards
 from pipelines.documents.facts import Biomarker, Span
 from pipelines.documents.headings import Head, heads, is_more_of_a_head
 from pipelines.documents.loose import loose_rows
 from pipelines.documents.names import known, specimen_named, specimen_within
-from pipelines.documents.page import Line, Page
-from pipelines.documents.pieces import Piece, lines_with_offsets, pieces
+from pipelines.documents.page import Page
+from pipelines.documents.pieces import lines_with_offsets, pieces
+from pipelines.documents.read import Read, usual_step
 from pipelines.documents.ranges import parse_range, unit_of_range
 from pipelines.documents.tables import Row, table_rows
 from pipelines.documents.units import ucum
 from pipelines.documents.values import Decimal, decimal_sign, parse_value
 from pipelines.documents.wrapped import complete
 
+FAR = 3.5
+"""Usual steps between two lines of a table, after which a name and a number are no longer taken for one of its rows."""
+
+_PAGE_NUMBER = re.compile(
+    r"(?:\b(?:page|seite|página|pagina|blatt|strona|sida|side|sayfa|стр\.?|страница|pág\.?|pag\.?|pg\.?|p\.)\s*)\d+\s*(?:(?:of|von|sur|de|di|van|z|av|из|/)\s*\d+)?\s*$|\b\d+ (?:of|von|sur|de|di|van) \d+\s*$",
+    re.I,
+)
 _PLACEHOLDERS = {"-", "--", "---", "–", "—", ".", "/", "n/a", "na", "none", "*", "_"}
-
-
-@dataclass
-class Read:
-    """One line of a page, read: its rows, or the names that stand alone on it."""
-
-    line: Line
-    pieces: list[Piece]
-    columns: list[Head] | None
-    rows: list[Row] = field(default_factory=list)
-    is_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,34 +69,45 @@ def read_page(page: Page, columns: list[Head] | None, decimal: Decimal) -> list[
     own = False
     for line, offset in lines_with_offsets(page):
         some = pieces(line, offset, decimal)
+        if _PAGE_NUMBER.search(line.text):
+            read.append(Read(line, offset, [], None))
+            continue
         if found := heads(line):
             columns, own = found, True
-            read.append(Read(line, some, columns, is_head=True))
+            read.append(Read(line, offset, some, columns, is_head=True))
             continue
         if read and read[-1].is_head and is_more_of_a_head(line):
-            read.append(Read(line, some, columns, is_head=True))
+            read.append(Read(line, offset, some, columns, is_head=True))
             continue
-        entry = Read(line, some, columns)
+        entry = Read(line, offset, some, columns)
         if columns:
-            entry.rows = [row for row in table_rows(some, columns) if _is_row(row)]
+            near = bool(read) and _is_near(read, line.top)
+            entry.rows = [row for row in table_rows(some, columns) if _is_row(row, near)]
         read.append(entry)
     if not own and columns and not _goes_on(read):
         for entry in read:
             entry.columns, entry.rows = None, []
     _read_loosely(read)
+    read_cards(read, decimal)
     return read
 
 
-def _is_row(row: Row) -> bool:
-    """A name is letters; a number that follows it in the same cell is a result only with a unit or a range beside it,
-    or if the name is known: the foot of a page prints names and numbers too."""
+def _is_near(read: list[Read], top: float) -> bool:
+    """Whether a line stands no further below the last result, heading or text of a table than lines of a table do."""
+    last = next((entry for entry in reversed(read) if entry.rows or entry.is_head), None)
+    return last is not None and top - last.line.top <= FAR * max(usual_step(read), 12.0)
+
+
+def _is_row(row: Row, near: bool) -> bool:
+    """A name is letters. A number beside it, without unit or range, is a result if the name is known or the table is
+    near, and not where name and number are one text: the foot of a page prints these too."""
     if not row.names:
         return True
     if not any(re.search(r"[^\W\d_]", piece.text) for piece in row.names):
         return False
-    if row.value.cell != row.names[-1].cell:
+    if row.unit or row.reference or known(" ".join(piece.text for piece in row.names)):
         return True
-    return bool(row.unit or row.reference) or bool(known(row.names[0].text))
+    return near and row.value.cell != row.names[-1].cell
 
 
 def _goes_on(read: list[Read]) -> bool:
@@ -190,10 +198,3 @@ def _unit_in_name(name: str) -> tuple[str, str]:
         return name, ""
     unit = (match["in"] or match["after"]).strip()
     return (match["name"], unit) if ucum(unit) is not None else (name, "")
-
-
-def pitch(read: list[Read]) -> float:
-    """Points from one result to the next, in the middle of the page's."""
-    tops = [entry.line.top for entry in read if entry.rows]
-    steps = [b - a for a, b in zip(tops, tops[1:], strict=False) if 0 < b - a < 60]
-    return statistics.median(steps) if steps else 14.0

@@ -115,6 +115,8 @@ def words(line: Line, offset: int) -> list[list[Word]]:
 
 def _unglued(word: str) -> list[tuple[int, int]]:
     """`95mg/dL`, `245H` and `*245` are two words each."""
+    if word[-1:] in "<>≤≥" and ucum(word[:-1]) is not None:
+        return [(0, len(word) - 1), (len(word) - 1, len(word))]
     match = _GLUED.fullmatch(word)
     if match is None or is_date(word) or ucum(word) is not None:
         return [(0, len(word))]
@@ -136,6 +138,11 @@ def pieces(line: Line, offset: int, decimal: Decimal) -> list[Piece]:
     return found
 
 
+def pieces_of(some: list[Word], cell: int, decimal: Decimal) -> list[Piece]:
+    """The pieces of some words that stand together."""
+    return _of_cell(some, cell, decimal) if some else []
+
+
 def joined(some: list[Word], decimal: Decimal, cell: int, role: Role | None = None) -> Piece:
     text = _printed(some)
     place = (some[0].left, some[-1].right, some[0].start, some[-1].end, cell)
@@ -153,6 +160,8 @@ def _printed(some: list[Word]) -> str:
 
 def _of_cell(cell: list[Word], index: int, decimal: Decimal) -> list[Piece]:
     whole = joined(cell, decimal, index)
+    if whole.roles == {"range"} and len(cell) > 1:
+        return _range_and_unit(cell, index, decimal) or [whole]
     if whole.roles != {"text"} or len(cell) == 1 or len(cell) > MOST_WORDS:
         return [whole]
     if typed := _typed(cell, index, decimal):
@@ -164,6 +173,15 @@ def _of_cell(cell: list[Word], index: int, decimal: Decimal) -> list[Piece]:
             longer = _longest_rest(cell, split, index, decimal)
             return longer or [joined(cell[:split], decimal, index, "text"), *rest]
     return [whole]
+
+
+def _range_and_unit(cell: list[Word], index: int, decimal: Decimal) -> list[Piece] | None:
+    """`< 0.4 µg/L` may be a result: its unit is a piece of its own."""
+    for split in range(len(cell) - 1, 0, -1):
+        first, rest = joined(cell[:split], decimal, index), joined(cell[split:], decimal, index)
+        if "range" in first.roles and "unit" in rest.roles:
+            return [first, rest]
+    return None
 
 
 def _longest_rest(cell: list[Word], split: int, index: int, decimal: Decimal) -> list[Piece] | None:

@@ -7,16 +7,12 @@ brackets or in lower case. A name that is known only with the line, or only with
 from __future__ import annotations
 
 import re
-import statistics
-from typing import TYPE_CHECKING
 
 from pipelines.documents import stop
 from pipelines.documents.names import known
+from pipelines.documents.pieces import Piece
+from pipelines.documents.read import Read, usual_step
 from pipelines.documents.tables import Row, names_only
-
-if TYPE_CHECKING:
-    from pipelines.documents.labs import Read
-    from pipelines.documents.pieces import Piece
 
 CLOSE = 0.87
 """Of the usual distance between two results: nearer is one name over two lines."""
@@ -27,7 +23,7 @@ MOST_LINES = 2
 
 def complete(read: list[Read]) -> None:
     """Give every result the rest of its name. Changes the rows in place."""
-    usual = _usual(read)
+    usual = usual_step(read)
     taken: set[tuple[int, int]] = set()
     for index, entry in enumerate(read):
         for row in entry.rows:
@@ -36,16 +32,6 @@ def complete(read: list[Read]) -> None:
             _above(read, index, row, usual, taken)
             _below(read, index, row, usual, taken)
         entry.rows = [row for row in entry.rows if row.names]
-
-
-def _usual(read: list[Read]) -> float:
-    """Points from one result to the next, where nothing stands between them."""
-    steps = [
-        here.line.top - before.line.top
-        for before, here in zip(read, read[1:], strict=False)
-        if before.rows and here.rows and here.line.top > before.line.top
-    ]
-    return statistics.median(steps) if steps else 0.0
 
 
 def _lone_name(read: list[Read], index: int, row: Row, taken: set[tuple[int, int]]) -> list[Piece]:

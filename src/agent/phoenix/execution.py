@@ -89,7 +89,7 @@ class Execution:
         self._deadline = time.monotonic() + seconds
         self._run.outside_effects = policy.outside_effects
         self._run.limit(seconds + TIMEOUT_MARGIN)
-        circuit = policy.dependency(payload) if policy.dependency is not None else None
+        circuit = (policy.dependency(payload) or None) if policy.dependency is not None else None
         async with self._breakers.guard(circuit, self._run.token):
             try:
                 result = await self._body(payload)

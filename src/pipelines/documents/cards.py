@@ -34,7 +34,9 @@ class _Card:
             return None
         beside = [piece for piece in result if piece is not value]
         units = [piece for piece in (*self.parts.get("unit", []), *beside) if "unit" in piece.roles]
-        flags = [piece for piece in (*self.parts.get("flag", []), *beside) if "flag" in piece.roles and piece not in units]
+        flags = [
+            piece for piece in (*self.parts.get("flag", []), *beside) if "flag" in piece.roles and piece not in units
+        ]
         reference = self.parts.get("reference", [])
         if not reference:
             reference = [piece for piece in beside if "range" in piece.roles and piece not in flags][:1]

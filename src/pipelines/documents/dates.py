@@ -17,7 +17,9 @@ Order = Literal["dmy", "mdy", ""]
 
 _ISO = re.compile(r"(?<!\d)(\d{4})[-./](\d{1,2})[-./](\d{1,2})(?!\d)")
 _NUMERIC = re.compile(r"(?<![\d./-])(\d{1,2})([-./])(\d{1,2})\2(\d{4}|\d{2})(?![\d/])")
-_DAY_FIRST = re.compile(r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er|º)?[-. ]\s?(?:de |d')?([^\W\d_]{3,12})\.?[-., ]\s?(?:de |del )?(\d{4})(?!\d)")
+_DAY_FIRST = re.compile(
+    r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er|º)?[-. ]\s?(?:de |d')?([^\W\d_]{3,12})\.?[-., ]\s?(?:de |del )?(\d{4})(?!\d)"
+)
 _MONTH_FIRST = re.compile(r"([^\W\d_]{3,12})\.? (\d{1,2})(?:st|nd|rd|th)?,? (\d{4})(?!\d)")
 
 TAKEN = (
@@ -29,7 +31,11 @@ TAKEN = (
     "specimen date|collected on|sample collected|sample collected on|date/time collected|abnahme am|entnahme am|prelevato il|prelievo del|fecha de obtención|"
     "collection time|collection date/time|drawn on|fecha muestra|date prélèvement|prélevé(e) le|muestra tomada|fecha/hora toma|采样时间|採取日"
 ).split("|")
-_TAKEN = re.compile(r"(?<![^\W\d_])(?:" + "|".join(sorted((re.escape(plain(word)) for word in TAKEN), key=len, reverse=True)) + r")(?![^\W\d_])[^\d\n]{0,24}?(?=\S*\d)")
+_TAKEN = re.compile(
+    r"(?<![^\W\d_])(?:"
+    + "|".join(sorted((re.escape(plain(word)) for word in TAKEN), key=len, reverse=True))
+    + r")(?![^\W\d_])[^\d\n]{0,24}?(?=\S*\d)"
+)
 
 
 @cache
@@ -69,12 +75,12 @@ def parse_date(text: str, order: Order) -> str:
             day, month = (first, second) if here == "dmy" else (second, first)
             found.append((match.start(), (year, month, day)))
     for match in _DAY_FIRST.finditer(text):
-        if month := _months().get(plain(match[2])):
-            found.append((match.start(), (int(match[3]), month, int(match[1]))))
+        if named := _months().get(plain(match[2])):
+            found.append((match.start(), (int(match[3]), named, int(match[1]))))
             break
     for match in _MONTH_FIRST.finditer(text):
-        if month := _months().get(plain(match[1])):
-            found.append((match.start(), (int(match[3]), month, int(match[2]))))
+        if named := _months().get(plain(match[1])):
+            found.append((match.start(), (int(match[3]), named, int(match[2]))))
             break
     for _, (year, month, day) in sorted(found):
         try:
@@ -99,6 +105,8 @@ def taken(lines: Iterable[str], order: Order) -> str:
         text = plain(line)
         if match := _TAKEN.search(text):
             following = lines[index + 1] if index + 1 < len(lines) else ""
-            if date := parse_date(text[match.end() : match.end() + 24], order) or ("" if match.end() < len(text) - 3 else parse_date(following, order)):
+            if date := parse_date(text[match.end() : match.end() + 24], order) or (
+                "" if match.end() < len(text) - 3 else parse_date(following, order)
+            ):
                 return date
     return ""

@@ -130,7 +130,9 @@ def _read_loosely(read: list[Read]) -> None:
 def _aligned(before: Read, here: Read) -> bool:
     """Whether the line goes on a table without a head: its first value stands where that of the line above stands."""
     values = [piece for piece in here.pieces[1:] if "value" in piece.roles]
-    return bool(values) and any(abs(row.value.left - values[0].left) < 8 or abs(row.value.right - values[0].right) < 8 for row in before.rows)
+    return bool(values) and any(
+        abs(row.value.left - values[0].left) < 8 or abs(row.value.right - values[0].right) < 8 for row in before.rows
+    )
 
 
 def _biomarkers(page: Page, read: list[Read], habits: Conventions) -> Iterator[Biomarker]:
@@ -188,7 +190,9 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomark
 def _name(row: Row) -> str:
     text = " ".join(piece.text for piece in row.names)
     text = re.sub(r"\s*(?:\.{3,}|\u2026+|_{3,}|(?:\. ){3,}\.?)\s*$", "", text)
-    return re.sub(r"^[\s*\u2022\u00b7\u25aa\u25cf>\-]+(?=\w)|[\s:*=\u2026]+$|(?<=\w)\s*[.\u00b7]{2,}$", "", text).strip()
+    return re.sub(
+        r"^[\s*\u2022\u00b7\u25aa\u25cf>\-]+(?=\w)|[\s:*=\u2026]+$|(?<=\w)\s*[.\u00b7]{2,}$", "", text
+    ).strip()
 
 
 def _unit_in_name(name: str) -> tuple[str, str]:

@@ -27,12 +27,28 @@ _CODED = re.compile(
     rf"|^(?P<text>.*\S)\s+[(\[]?(?:ICD-?10(?:-[A-Z]{{2}})?[:\s]*)?(?P<code>{ICD_10})[)\]]?$"
 )
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u00b7\u25aa\u25cf\u2013]|\d{1,2}[.)]|[a-z]\))\s*")
-_PROCEDURE_CODE = re.compile(r"[(\[]?\b(?:(?:CPT|HCPCS|OPS|CCAM|ICD-10-PCS)[:\s]*)?(?P<code>\d{5}|\d-\d{2,3}(?:\.[0-9a-z]{1,2})?|[A-Z]{4}\d{3})\b[)\]]?")
+_PROCEDURE_CODE = re.compile(
+    r"[(\[]?\b(?:(?:CPT|HCPCS|OPS|CCAM|ICD-10-PCS)[:\s]*)?(?P<code>\d{5}|\d-\d{2,3}(?:\.[0-9a-z]{1,2})?|[A-Z]{4}\d{3})\b[)\]]?"
+)
 _DATE_AT_AN_END = re.compile(r"^(?P<before>\d[\d./-]{5,9}\d)[:\s,]+|[\s,(:]+(?P<after>\d[\d./-]{5,9}\d)\)?$")
 GAP = 2.6
 """Heights of a line: a wider gap ends a section."""
 LONGEST = 200
-_NONE = {"none", "keine", "aucun", "aucune", "ninguno", "ninguna", "nessuna", "geen", "nil", "n/a", "none known", "brak", "no"}
+_NONE = {
+    "none",
+    "keine",
+    "aucun",
+    "aucune",
+    "ninguno",
+    "ninguna",
+    "nessuna",
+    "geen",
+    "nil",
+    "n/a",
+    "none known",
+    "brak",
+    "no",
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,12 @@ def items(page: Page) -> Iterator[Item]:
                 pending = Item(section, found[1].strip(), start, offset + len(text.rstrip()))
         elif section and text.strip():
             bullet = _BULLET.match(text)
-            goes_on = pending is not None and bullet is None and bool(re.match(r"\s*[a-zà-ÿ(]", text)) and len(pending.text) < LONGEST
+            goes_on = (
+                pending is not None
+                and bullet is None
+                and bool(re.match(r"\s*[a-zà-ÿ(]", text))
+                and len(pending.text) < LONGEST
+            )
             if goes_on and pending is not None:
                 pending = Item(section, f"{pending.text} {text.strip()}", pending.start, offset + len(text.rstrip()))
             else:
@@ -134,7 +155,9 @@ def _diagnosis(page: Page, item: Item, order: Order) -> Diagnosis | None:
         text = (match["after"] or match["text"]).strip(" -:,")
     if not _is_words(text):
         return None
-    return Diagnosis(text=text.rstrip("."), code=code, date=date, span=Span(page=page.number, start=item.start, end=item.end))
+    return Diagnosis(
+        text=text.rstrip("."), code=code, date=date, span=Span(page=page.number, start=item.start, end=item.end)
+    )
 
 
 def procedures(page: Page, order: Order) -> list[Procedure]:

@@ -54,6 +54,9 @@ _CREATININE = re.compile(
     r"hemoglobin|hämoglobin|prot(?:ein)?|feces|stool|stuhl|selles|heces|blood|serum|plasma|krea\.|креатинина?)\.?\)?$",
     re.I,
 )
+FEU = "{FEU}"
+"""Fibrinogen equivalent units, of D-dimer: about twice the mass of D-dimer itself (DDU), so never one for the other."""
+
 _MASSES = {"g", "kg", "mg", "mmol", "mol", "umol", "ug"}
 
 
@@ -105,6 +108,10 @@ def ucum(printed: str) -> str | None:
     whole = _part(text)
     if whole is not None and text not in _ONLY_OVER_VOLUME:
         return None if whole in _NEVER_ALONE and text not in ("U", "IU") else whole
+    if match := re.fullmatch(r"(.+?)[ (]*FEU\)?", text):
+        code = ucum(match[1])
+        mass, slash, volume = (code or "").partition("/")
+        return f"{mass}{FEU}/{volume}" if slash and mass in ("mg", "ug", "ng", "g") else None
     bare = _CREATININE.sub("", text)
     numerator, *denominators = bare.split("/")
     codes = [_part(part) for part in denominators]
@@ -140,12 +147,16 @@ def is_weak(code: str) -> bool:
 
 @cache
 def registry() -> pint.UnitRegistry[float]:
-    """pint's units and the two of the laboratory that it lacks. Made once: a third of a second."""
+    """pint's units, and those of the laboratory that it lacks. Made once: a third of a second.
+
+    Equivalents and international units are of a kind of their own: only an analyte says what they are in moles.
+    """
     import pint
 
     units: pint.UnitRegistry[float] = pint.UnitRegistry(cache_folder=None)
     units.define("international_unit = [international_unit]")
-    units.define("osmole = mole")
+    units.define("equivalent_charge = [charge_in_moles]")
+    units.define("osmole = [osmole]")
     return units
 
 
@@ -153,29 +164,40 @@ def registry() -> pint.UnitRegistry[float]:
 def factor(code: str) -> pint.Quantity[float] | None:
     """One of a UCUM unit as a pint quantity; None for codes that are not of the table."""
     _, _, words = _parts()
-    numerator, *denominators = code.split("/")
+    numerator, *denominators = code.replace(FEU, "").split("/")
     if any(part not in words for part in denominators) or (numerator and numerator not in words):
         return None
     above = f"({words[numerator]})" if numerator else "1"
     expression = "/".join([above, *(f"({words[part]})" for part in denominators)])
-    return 1.0 * registry().Quantity(expression)
+    quantity: pint.Quantity[float] = 1.0 * registry().Quantity(expression)
+    return quantity
 
 
-def convert(value: float, unit: str, to: str, molar_mass: float | None = None) -> float | None:
+def convert(
+    value: float, unit: str, to: str, molar_mass: float | None = None, charge: int | None = None
+) -> float | None:
     """`value` of one UCUM unit in another; None where they measure different things.
 
-    `molar_mass` (g/mol) goes from mass to amount of substance and back.
+    `molar_mass` (g/mol) goes between mass and amount of substance, `charge` (of an ion) between these and equivalents.
     """
     if unit == to:
         return value
     first, second = factor(unit), factor(to)
-    if first is None or second is None:
+    if first is None or second is None or (FEU in unit) != (FEU in to):
         return None
-    if first.check(second.dimensionality):
-        return float(value * (first / second).to_base_units().magnitude)
-    if molar_mass:
-        per_mole = molar_mass * registry().Quantity("gram/mole")
-        for bridged in (first / per_mole, first * per_mole):
-            if bridged.check(second.dimensionality):
-                return float(value * (bridged / second).to_base_units().magnitude)
+    for bridge in _bridges(molar_mass, charge):
+        bridged = first * bridge
+        if bridged.check(second.dimensionality):
+            return float(value * (bridged / second).to_base_units().magnitude)
     return None
+
+
+def _bridges(molar_mass: float | None, charge: int | None) -> list[pint.Quantity[float]]:
+    quantity = registry().Quantity
+    bridges = [quantity(1.0, "")]
+    mole = quantity(molar_mass, "gram/mole") if molar_mass else None
+    charged = quantity(float(abs(charge)), "equivalent_charge/mole") if charge else None
+    for bridge in (mole, charged, mole / charged if mole is not None and charged is not None else None):
+        if bridge is not None:
+            bridges += [bridge, 1 / bridge]
+    return bridges

@@ -25,7 +25,9 @@ _PROTEIN = re.compile(
 _RSID = re.compile(r"(?<![\w])(?P<rsid>rs\d{2,12})(?!\w)", re.I)
 _TRANSCRIPT = re.compile(r"(?<!\w)(?P<transcript>(?:NM|NR|NG|NC|NP|LRG|ENST)_?\d+(?:\.\d+)?(?:t\d+)?)(?!\w)")
 _GENE = re.compile(r"(?<![\w.\-])(?P<gene>[A-Z][A-Z0-9]{1,7}(?:-[A-Z0-9]{1,4})?|C\d+orf\d+)(?![\w.\-])")
-_GENOTYPE = re.compile(r"(?<![\w/])(?P<genotype>[ACGT]{1,3}\s?[/|;]\s?[ACGT]{1,3}|(?<=\s)[ACGT]{2}|[ACGTDI]\s?/\s?[ACGTDI]|\*\d+[A-Z]?\s?/\s?\*\d+[A-Z]?)(?![\w/])")
+_GENOTYPE = re.compile(
+    r"(?<![\w/])(?P<genotype>[ACGT]{1,3}\s?[/|;]\s?[ACGT]{1,3}|(?<=\s)[ACGT]{2}|[ACGTDI]\s?/\s?[ACGTDI]|\*\d+[A-Z]?\s?/\s?\*\d+[A-Z]?)(?![\w/])"
+)
 _ZYGOSITY: tuple[tuple[Zygosity, str], ...] = (
     ("compound heterozygous", r"compound het\w*|compound-het\w*|het\w* compos\w*|eterozigote compost\w*"),
     ("hemizygous", r"h[ae]?emizyg\w*|hemicig\w*|emizigo\w*|hemi"),
@@ -64,12 +66,21 @@ def variants(page: Page) -> list[Variant]:
 def _groups(text: str) -> list[tuple[int, int]]:
     """Where variants are named: c., p. and rs of the same one stand within a few words of each other."""
     marks: list[tuple[str, int, int]] = sorted(
-        ((kind, match.start(), match.end()) for kind, pattern in (("c", _CODING), ("p", _PROTEIN), ("r", _RSID)) for match in pattern.finditer(text)),
+        (
+            (kind, match.start(), match.end())
+            for kind, pattern in (("c", _CODING), ("p", _PROTEIN), ("r", _RSID))
+            for match in pattern.finditer(text)
+        ),
         key=lambda mark: mark[1],
     )
     groups: list[tuple[set[str], int, int]] = []
     for kind, start, end in marks:
-        if groups and kind not in groups[-1][0] and start - groups[-1][2] <= _CONTEXT // 2 and not re.search(r"[;\n]", text[groups[-1][2] : start]):
+        if (
+            groups
+            and kind not in groups[-1][0]
+            and start - groups[-1][2] <= _CONTEXT // 2
+            and not re.search(r"[;\n]", text[groups[-1][2] : start])
+        ):
             kinds, first, _ = groups[-1]
             groups[-1] = ({*kinds, kind}, first, end)
         else:
@@ -83,7 +94,11 @@ def _variant(text: str, at: tuple[int, int, int, int], gene_above: str, page: in
     coding, protein, rsid = _CODING.search(named), _PROTEIN.search(named), _RSID.search(named)
     transcript = _TRANSCRIPT.search(before) or _TRANSCRIPT.search(named)
     genes = [match["gene"] for match in _GENE.finditer(_TRANSCRIPT.sub(" ", before)) if match["gene"] not in _NO_GENE]
-    genes += [match["gene"] for match in _GENE.finditer(named + " " + after.strip().split("  ")[0]) if match["gene"] not in _NO_GENE and rsid is not None and coding is None]
+    genes += [
+        match["gene"]
+        for match in _GENE.finditer(named + " " + after.strip().split("  ")[0])
+        if match["gene"] not in _NO_GENE and rsid is not None and coding is None
+    ]
     genotype = _GENOTYPE.search(after) if coding is None or rsid is not None else None
     return Variant(
         gene=(genes[-1] if before and genes else genes[0] if genes else gene_above),
@@ -104,6 +119,10 @@ def _balanced(protein: str) -> str:
 
 def zygosity(text: str) -> Zygosity:
     """The first zygosity that a text names, in English."""
-    said = [(match.start(), name) for name, pattern in _ZYGOSITY if (match := re.search(rf"(?<![^\W_])(?:{pattern})(?![^\W_])", plain(text)))]
+    said = [
+        (match.start(), name)
+        for name, pattern in _ZYGOSITY
+        if (match := re.search(rf"(?<![^\W_])(?:{pattern})(?![^\W_])", plain(text)))
+    ]
     compound = [name for _, name in said if name == "compound heterozygous"]
-    return compound[0] if compound else min(said, default=(0, ""))[1]  # type: ignore[return-value]
+    return compound[0] if compound else min(said, default=(0, ""))[1]

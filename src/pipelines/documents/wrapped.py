@@ -42,7 +42,13 @@ def _lone_name(read: list[Read], index: int, row: Row, taken: set[tuple[int, int
         return []
     found = names_only(entry.pieces, entry.columns, row.group)
     text = " ".join(piece.text for piece in found)
-    if not found or len(text) > LONGEST or text.endswith(".") or ":" in text or any(p.right > row.value.left for p in found):
+    if (
+        not found
+        or len(text) > LONGEST
+        or text.endswith(".")
+        or ":" in text
+        or any(p.right > row.value.left for p in found)
+    ):
         return []
     return found
 
@@ -63,7 +69,9 @@ def _above(read: list[Read], index: int, row: Row, usual: float, taken: set[tupl
             return
         if not own and step == 1 and distance < 1.1 * usual:
             close = True
-        if not (close or begins_low or (bool(known(whole)) and bool(own) and not known(own) and distance < 1.1 * usual)):
+        if not (
+            close or begins_low or (bool(known(whole)) and bool(own) and not known(own) and distance < 1.1 * usual)
+        ):
             return
         if stop.is_no_name(whole):
             return

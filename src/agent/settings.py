@@ -22,6 +22,7 @@ from agent.compose_variables import COMPOSE
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
+from pipelines.documents.addresses import networks_of
 from pipelines.music.models.catalogue import OFFICIAL
 from pipelines.music.profiles import Profile
 
@@ -172,6 +173,22 @@ class Settings(BaseSettings):
         None,
         description="Folders, parted by colons, outside of which this agent moves and tags nothing; unset: the job's.",
     )
+    document_roots: MaybeStr = Field(
+        None,
+        description="Folders, parted by colons, below which the router reads local documents; unset: it reads none.",
+    )
+    document_networks: MaybeStr = Field(
+        None,
+        description="Networks (10.0.0.0/8, fd00::/8) from which documents are fetched although they are not public.",
+    )
+    document_max_mb: int = Field(100, ge=1, le=1024, description="Largest document, in MiB; a larger one is rejected.")
+    document_max_pages: int = Field(500, ge=1, description="Pages of a document that are read; the others are skipped.")
+    mineru_url: MaybeStr = Field(
+        None, description="Address of a mineru-api (4.0 or later) that reads documents; unset: they are read here."
+    )
+    mineru_tier: Literal["flash", "basic", "standard", "advanced"] | None = Field(
+        None, description="How thoroughly it reads; unset: as it likes."
+    )
     ffmpeg: MaybeStr = Field(
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
     )
@@ -257,7 +274,13 @@ class Settings(BaseSettings):
             raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
         return value.rstrip("/")
 
-    @field_validator("fingerprint_engine")
+    @field_validator("document_networks")
+    @classmethod
+    def _networks(cls, value: str | None) -> str | None:
+        networks_of(value or "")
+        return value
+
+    @field_validator("fingerprint_engine", "mineru_url")
     @classmethod
     def _plain_address(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value):

@@ -140,6 +140,10 @@ class AgentWorker:
         return run
 
 
+DOCUMENTS = tuple(name for name in Settings.model_fields if name.startswith(("document_", "mineru_")))
+"""Settings that the router reads from the environment (`pipelines.documents.router_settings`)."""
+
+
 def pin_threads(lane: str | None) -> None:
     """Set the thread pins for child processes: on CPU lanes, and in all-mode, which runs their tasks too."""
     if lane is None or lane in CPU_LANES:
@@ -159,8 +163,8 @@ def worker() -> None:
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)
     os.environ[variable("data_dir")] = str(settings.data_dir)
-    for name in ("ffmpeg", "move_roots"):
+    for name in ("ffmpeg", "move_roots", *DOCUMENTS):
         if (value := getattr(settings, name)) is not None:
-            os.environ[variable(name)] = value
+            os.environ[variable(name)] = str(value)
     os.environ[variable("models_dir")] = str(settings.models_folder)
     asyncio.run(AgentWorker(settings).run())

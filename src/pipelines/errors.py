@@ -52,3 +52,18 @@ class NotAnswered(TaskError):
 
 class NotGranted(TaskError):
     """What the task asked for (`ctx.ask`) is not set up, or not for this record; the message names the remedy."""
+
+
+class TryLater(TaskError, ConnectionError):
+    """The other side is away, fails, or wants to be left alone. Retried; it counts against its circuit.
+
+    `after`: seconds that it asked for (Retry-After); None if it did not say.
+    """
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message, after)
+        self.message = message
+        self.after = after
+
+    def __str__(self) -> str:
+        return self.message

@@ -20,6 +20,7 @@ from agent.phoenix.backoff import retry_delay
 from agent.phoenix.outbox import MAX_ENTRY, MAX_NAME, is_name
 from agent.phoenix.runs import Ending, Run
 from agent.redaction import redact_text
+from pipelines.errors import TryLater
 
 if TYPE_CHECKING:
     from agent.phoenix.queue import LaneQueue
@@ -47,6 +48,9 @@ LONGEST_TTL = 10 * 365 * 24 * 3600
 
 OWN_DEATHS = 3
 """A job that killed its child, or its worker while it ran alone, so many times is quarantined."""
+
+LONGEST_ASKED = 3600.0
+"""Seconds: the longest wait that another side's Retry-After may cause."""
 
 UNKNOWN_SERVICE = "unknown"
 
@@ -127,7 +131,8 @@ class Endings:
         )  # fmt: skip
 
     def retried(self, run: Run, error: BaseException, *, own_death: bool = False) -> Ending:
-        """Once more, after the backoff; a child's death is counted against the job."""
+        """Once more, after the backoff, and not before the other side wants it; a child's death is counted against the
+        job."""
         job = run.job
         assert job is not None
         job.attempts = run.attempts
@@ -136,7 +141,9 @@ class Endings:
         job.worker_id = None
         deaths = f"{run.takeovers}:{run.own_deaths + 1}" if own_death else ""
         text = self._queue.serialize(job)
-        return Ending("retry", run, text, "queued", "retried", number=retry_delay(run.attempts), deaths=deaths)
+        asked = error.after if isinstance(error, TryLater) and error.after is not None else 0.0
+        wait = max(retry_delay(run.attempts), min(asked, LONGEST_ASKED))
+        return Ending("retry", run, text, "queued", "retried", number=wait, deaths=deaths)
 
     def released(self, run: Run) -> Ending:
         """Back to the head of the queue, as if nothing had happened."""

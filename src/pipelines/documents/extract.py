@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,8 @@ out, by the widths of its font; the ink of `1` and `,` stands 0.3 apart without 
 HYPHEN, NO_CHARACTER = 0x02, 0xFFFE
 """What PDFium puts for a hyphen at a line's end, and for a glyph without a meaning."""
 
+_PDFIUM = threading.RLock()
+
 
 @dataclass(frozen=True)
 class Glyph:
@@ -51,47 +55,62 @@ def read_pages(path: str | Path) -> list[Page]:
     Raises InputRejected: `encrypted`, `corrupt`, `no-pages`, `too-large` (a page that holds too many characters).
     """
     with opened(path) as document:
-        return [read_page(document, index) for index in range(len(document))]
+        return [_read_page(document, index) for index in range(len(document))]
 
 
-def opened(path: str | Path) -> pypdfium2.PdfDocument:
-    """The document, to be closed. Raises InputRejected as `read_pages` does."""
+def _read_page(document: pypdfium2.PdfDocument, index: int) -> Page:
+    with page_of(document, index) as page:
+        return read_page(page, index + 1)
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[pypdfium2.PdfDocument]:
+    """The document, for one thread at a time: PDFium knows no threads. Raises InputRejected as `read_pages` does."""
     import pypdfium2
     import pypdfium2.raw as pdfium
 
-    try:
-        document = pypdfium2.PdfDocument(Path(path))
-    except pypdfium2.PdfiumError as error:
-        if getattr(error, "err_code", None) in (pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY):
-            raise InputRejected("encrypted", "it wants a password; save it without one") from None
-        raise InputRejected("corrupt", f"PDFium cannot open it: {error}") from None
-    if not len(document):
-        document.close()
-        raise InputRejected("no-pages", "it has no page")
-    return document
+    with _PDFIUM:
+        try:
+            document = pypdfium2.PdfDocument(Path(path))
+        except pypdfium2.PdfiumError as error:
+            if getattr(error, "err_code", None) in (pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY):
+                raise InputRejected("encrypted", "it wants a password; save it without one") from None
+            raise InputRejected("corrupt", "PDFium cannot open it: it is damaged, or cut off") from None
+        try:
+            if not len(document):
+                raise InputRejected("no-pages", "it has no page")
+            yield document
+        finally:
+            document.close()
 
 
-def read_page(document: pypdfium2.PdfDocument, index: int) -> Page:
-    """One page, from 0. Raises InputRejected (`corrupt`, `too-large`)."""
+@contextmanager
+def page_of(document: pypdfium2.PdfDocument, index: int) -> Iterator[pypdfium2.PdfPage]:
+    """One page, from 0. Raises InputRejected (`corrupt`)."""
     import pypdfium2
 
     try:
         page = document[index]
-    except pypdfium2.PdfiumError as error:
-        raise InputRejected("corrupt", f"page {index + 1} cannot be read: {error}") from None
+    except pypdfium2.PdfiumError:
+        raise InputRejected("corrupt", f"page {index + 1} cannot be read") from None
     try:
-        text = page.get_textpage()
-        try:
-            glyphs = list(_glyphs(text))
-        finally:
-            text.close()
-        turned = Counter(glyph.degrees for glyph in glyphs if not glyph.text.isspace()).most_common(1)
-        degrees = turned[0][0] if turned else -page.get_rotation()
-        upright = _Upright(page.get_bbox(), degrees)
-        words = list(_words(glyphs, upright))
+        yield page
     finally:
         page.close()
-    return Page(number=index + 1, width=upright.width, height=upright.height, source="text", lines=lines_of(words))
+
+
+def read_page(page: pypdfium2.PdfPage, number: int) -> Page:
+    """One page, which is to be known by `number`. Raises InputRejected (`too-large`)."""
+    text = page.get_textpage()
+    try:
+        glyphs = list(_glyphs(text))
+    finally:
+        text.close()
+    turned = Counter(glyph.degrees for glyph in glyphs if not glyph.text.isspace()).most_common(1)
+    degrees = turned[0][0] if turned else -page.get_rotation()
+    upright = _Upright(page.get_bbox(), degrees)
+    lines = lines_of(_words(glyphs, upright))
+    return Page(number=number, width=upright.width, height=upright.height, source="text", lines=lines)
 
 
 class _Upright:

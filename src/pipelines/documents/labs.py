@@ -18,7 +18,7 @@ from pipelines.documents.loose import loose_rows
 from pipelines.documents.names import known, specimen_named, specimen_within
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
-from pipelines.documents.read import Read, usual_step
+from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.ranges import parse_range, unit_of_range
 from pipelines.documents.tables import Row, table_rows
 from pipelines.documents.units import ucum

@@ -95,7 +95,7 @@ async def parse_pages(
     if model is None:
         return result
     from pipelines.documents.llm import Client, Model, Usage
-    from pipelines.documents.reading import merged, read_by_model
+    from pipelines.documents.by_model import merged, read_by_model
 
     def used(usage: Usage) -> None:
         result.tokens.attempts += 1

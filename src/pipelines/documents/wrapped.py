@@ -11,7 +11,7 @@ import re
 from pipelines.documents import stop
 from pipelines.documents.names import known
 from pipelines.documents.pieces import Piece
-from pipelines.documents.read import Read, usual_step
+from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.tables import Row, names_only
 
 CLOSE = 0.87

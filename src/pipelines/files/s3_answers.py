@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from pipelines.errors import InputRejected, TaskError
 from pipelines.files.transfer import Mismatch, Refused, Unreachable
+from pipelines.retry_after import retry_after
 
 BUSY = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "OperationAborted"})
 SPOILT = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "IncompleteBody", "InvalidPart"})
@@ -49,15 +49,7 @@ class Answer:
     @property
     def retry_after(self) -> float | None:
         """Seconds that the store wants to be left alone; None if it does not say."""
-        said = self.headers.get("retry-after", "")
-        if said.isascii() and said.isdigit():
-            return float(said[:9])
-        try:
-            until = parsedate_to_datetime(said).timestamp()
-            now = parsedate_to_datetime(self.headers["date"]).timestamp()
-        except (ValueError, TypeError, KeyError, OverflowError):
-            return None
-        return max(0.0, until - now)
+        return retry_after(self.headers)
 
 
 class Listed(NamedTuple):

@@ -4,7 +4,7 @@
 
 What came is looked at in this order: the status, a refusal, why it ended (`finish_reason`), and only then the text. A
 text that does not fit is sent back once with what is wrong. Nothing else is ever sent twice here: whoever calls knows
-when to try again (`ModelBusy.retry_after`). The key is given with each call and kept nowhere.
+when to try again (`ModelBusy.after`). The key is given with each call and kept nowhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,15 +19,13 @@ import httpx
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from pipelines.documents.llm_errors import AnswerCut, BadAnswer, KeyRefused, ModelBusy, ModelMisused, ModelRefused
+from pipelines.retry_after import retry_after
 
 Ended = Literal["answered", "cut", "refused", "bad-answer", "key-refused", "busy", "misused"]
 T = TypeVar("T", bound=BaseModel)
 
 LARGEST_ANSWER = 4 << 20
 """Bytes of one answer; more is not the protocol."""
-
-LONGEST_WAIT = 3600.0
-"""Seconds: what an endpoint asks for beyond this is taken as this."""
 
 
 class Model(BaseModel):
@@ -185,18 +182,6 @@ class Client:
         counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
         known = {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 1 << 40}
         self._on_usage(Usage(model=self.model.name, ended=ended, **known))
-
-
-def retry_after(headers: httpx.Headers) -> float | None:
-    """Seconds that an endpoint wants to be left alone (RFC 9110, 10.2.3), at most LONGEST_WAIT; None if it does not say."""
-    said = headers.get("retry-after", "").strip()
-    if said.isascii() and said.isdigit():
-        return min(float(said[:9]), LONGEST_WAIT)
-    try:
-        until, now = parsedate_to_datetime(said), parsedate_to_datetime(headers["date"])
-        return min(max(0.0, (until - now).total_seconds()), LONGEST_WAIT)
-    except (ValueError, TypeError, KeyError, OverflowError):
-        return None
 
 
 def _as_object(content: bytes) -> dict[str, Any]:

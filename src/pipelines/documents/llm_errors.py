@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from pipelines.errors import TaskError
+from pipelines.errors import TaskError, TryLater
 
 
-class ModelBusy(TaskError, ConnectionError):
-    """The endpoint is away, overloaded or asks for patience: try again, not before `retry_after` seconds (None: not said).
-
-    A ConnectionError, so that the circuit of the endpoint counts it.
-    """
-
-    def __init__(self, detail: str, retry_after: float | None = None) -> None:
-        super().__init__(detail, retry_after)
-        self.detail = detail
-        self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        return self.detail if self.retry_after is None else f"{self.detail}; it asks for {self.retry_after:.0f} s"
+class ModelBusy(TryLater):
+    """The endpoint is away, overloaded or asks for patience: try again, not before `after` seconds (None: not said)."""
 
 
 class KeyRefused(TaskError):

@@ -61,7 +61,7 @@ def endpoint(*acts: Act) -> Iterator[Endpoint]:
             time.sleep(reply.delay)
             content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
             try:
-                self.send_response(reply.status)
+                self.send_response_only(reply.status)
                 for name, value in reply.headers.items():
                     self.send_header(name, value)
                 self.send_header("content-length", str(len(content)))

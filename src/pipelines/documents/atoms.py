@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 
 WEIGHTS = {
-    "H": 1.008, "C": 12.011, "N": 14.007, "O": 15.999, "P": 30.974, "S": 32.06, "Na": 22.990, "Mg": 24.305, "Cl": 35.45, "K": 39.098, "Ca": 40.078,
-    "Fe": 55.845, "Co": 58.933, "Cu": 63.546, "Zn": 65.38, "Se": 78.971, "I": 126.90, "Pb": 207.2,
+    "H": 1.008, "C": 12.011, "N": 14.007, "O": 15.999, "P": 30.974, "S": 32.06, "Na": 22.990,
+    "Mg": 24.305, "Cl": 35.45, "K": 39.098, "Ca": 40.078,
+    "Fe": 55.845, "Co": 58.933, "Cu": 63.546, "Zn": 65.38,
+    "Se": 78.971, "I": 126.90, "Pb": 207.2,
 }  # fmt: skip
 
 
 def molar_mass(formula: str) -> float | None:
-    """g/mol of `C6H12O6`, `Ca+2`, or of a number as it stands; None for an empty formula or one of no substance (`X-1`)."""
+    """g/mol of `C6H12O6`, `Ca+2`, or of a number as it stands; None for no formula, or one of no substance (`X-1`)."""
     if re.fullmatch(r"\d+(?:\.\d+)?", formula):
         return float(formula)
     atoms = re.findall(r"([A-Z][a-z]?)(\d*)", re.sub(r"[+-]\d+$", "", formula))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from pipelines.documents import stop
 from pipelines.documents.headings import Column, label
+from pipelines.documents.lab_lines import Read
 from pipelines.documents.names import known
 from pipelines.documents.pieces import Piece, joined, pieces_of, words
-from pipelines.documents.lab_lines import Read
 from pipelines.documents.tables import Row
 from pipelines.documents.values import Decimal
 

@@ -1,6 +1,6 @@
 """Dates as printed, and when a specimen was taken.
 
-`03/04/2021` may be March or April: the document decides (a day over 12 anywhere, or its language); else it stays unread.
+`03/04/2021` may be March or April: the document decides (a day over 12 anywhere); else it stays unread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Literal
 
-from pipelines.documents.names import plain, rows
+from pipelines.documents.names import plain, rows, words
 
 Order = Literal["dmy", "mdy", ""]
 
@@ -21,21 +21,6 @@ _DAY_FIRST = re.compile(
     r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er|º)?[-. ]\s?(?:de |d')?([^\W\d_]{3,12})\.?[-., ]\s?(?:de |del )?(\d{4})(?!\d)"
 )
 _MONTH_FIRST = re.compile(r"([^\W\d_]{3,12})\.? (\d{1,2})(?:st|nd|rd|th)?,? (\d{4})(?!\d)")
-
-TAKEN = (
-    "collected|collection|date collected|collection date|date of collection|specimen collected|drawn|date drawn|sample date|sampled|"
-    "entnahme|entnahmedatum|probenentnahme|abnahme|abnahmedatum|probe vom|blutentnahme|entnommen|materialentnahme|prélevé|prélèvement|date de prélèvement|"
-    "date du prélèvement|prélevé le|fecha de extracción|extracción|fecha de toma|toma de muestra|fecha toma|data prelievo|prelievo|data del prelievo|"
-    "data da coleta|coleta|data de colheita|colheita|afname|afnamedatum|datum afname|data pobrania|pobrano|pobranie|дата взятия|дата забора|взятие|provtagning|"
-    "provtagningsdatum|prøvetaking|numune alma|datum odběru|odběr|recolta|data recoltării|fecha de recolección|fecha de la muestra|date of sample|taken|date taken|"
-    "specimen date|collected on|sample collected|sample collected on|date/time collected|abnahme am|entnahme am|prelevato il|prelievo del|fecha de obtención|"
-    "collection time|collection date/time|drawn on|fecha muestra|date prélèvement|prélevé(e) le|muestra tomada|fecha/hora toma|采样时间|採取日"
-).split("|")
-_TAKEN = re.compile(
-    r"(?<![^\W\d_])(?:"
-    + "|".join(sorted((re.escape(plain(word)) for word in TAKEN), key=len, reverse=True))
-    + r")(?![^\W\d_])[^\d\n]{0,24}?(?=\S*\d)"
-)
 
 
 @cache
@@ -98,12 +83,18 @@ def _year(printed: str) -> int:
     return year if year <= datetime.datetime.now(datetime.UTC).year + 1 else year - 100
 
 
+@cache
+def _taken() -> re.Pattern[str]:
+    longest_first = sorted((re.escape(plain(word)) for word in words("taken")), key=len, reverse=True)
+    return re.compile(rf"(?<![^\W\d_])(?:{'|'.join(longest_first)})(?![^\W\d_])[^\d\n]{{0,24}}?(?=\S*\d)")
+
+
 def taken(lines: Iterable[str], order: Order) -> str:
     """When the specimen was taken, by its label in several languages; ISO 8601, empty where it is not said."""
     lines = list(lines)
     for index, line in enumerate(lines):
         text = plain(line)
-        if match := _TAKEN.search(text):
+        if match := _taken().search(text):
             following = lines[index + 1] if index + 1 < len(lines) else ""
             if date := parse_date(text[match.end() : match.end() + 24], order) or (
                 "" if match.end() < len(text) - 3 else parse_date(following, order)

@@ -23,8 +23,9 @@ class Span(BaseModel):
 class Biomarker(BaseModel):
     """One result of a laboratory. Empty or None: not printed.
 
-    `name`, `unit`, `flag`: as printed. `specimen`: `blood`, `serum`, `plasma`, `urine`, `stool`, `csf`, `saliva`, where it
-    is said beside the result or above it. `date`: when the specimen was taken, ISO 8601, where it can be read in one way.
+    `name`, `unit`, `flag`: as printed. `specimen`: `blood`, `serum`, `plasma`, `urine`, `stool`, `csf`, `saliva`, where
+    it is said beside the result or above it. `date`: when the specimen was taken, ISO 8601, where it can be read in one
+    way.
     """
 
     name: str

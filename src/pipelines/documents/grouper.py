@@ -25,7 +25,8 @@ from pipelines.payload import Payload, TaskResult
 MOST_FACTS = 100_000
 
 INSULIN = 6.0
-"""pmol in 1 mIU of human insulin: 1 mg is 28.8 IU by WHO's standard, and 5808 g/mol; Knopp et al., Diabetes Care 2019, 42."""
+"""pmol in 1 mIU of human insulin. Knopp, Holder-Pearson, Chase: Insulin units and conversion factors, J Diabetes Sci
+Technol 2019, 13(3)."""
 
 How = Literal["alias", "likeness"]
 
@@ -219,7 +220,7 @@ def _measured(marker: Biomarker, analyte: Analyte) -> Measured:
 
 
 def _identity(slug: str, measured: Measured) -> tuple[Any, ...]:
-    """Two results are the same if analyte, date, and value in its unit are; without a date only on paper that says no more."""
+    """Two results are the same if analyte, date and value, in the analyte's unit, are the same to three digits."""
     marker, amount = measured.printed, measured.conventional
     value: tuple[Any, ...] = (marker.value.kind, marker.value.number, marker.value.high, marker.value.text, marker.unit)
     if amount is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass, field
 
@@ -25,6 +26,6 @@ class Read:
 
 def usual_step(read: list[Read]) -> float:
     """Points from one result to the next, where nothing stands between them; 0 where there are none."""
-    pairs = zip(read, read[1:], strict=False)
+    pairs = itertools.pairwise(read)
     steps = [b.line.top - a.line.top for a, b in pairs if a.rows and b.rows and b.line.top > a.line.top]
     return statistics.median(steps) if steps else 0.0

@@ -14,11 +14,11 @@ from pipelines.documents import dates, stop
 from pipelines.documents.cards import read_cards
 from pipelines.documents.facts import Biomarker, Span
 from pipelines.documents.headings import Head, heads, is_more_of_a_head
+from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.loose import loose_rows
-from pipelines.documents.names import known, specimen_named, specimen_within
+from pipelines.documents.names import known, specimen_named, specimen_within, words
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
-from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.ranges import parse_range, unit_of_range
 from pipelines.documents.tables import Row, table_rows
 from pipelines.documents.units import ucum
@@ -28,11 +28,12 @@ from pipelines.documents.wrapped import complete
 FAR = 3.5
 """Usual steps between two lines of a table, after which a name and a number are no longer taken for one of its rows."""
 
+_OF = r"(?:of|von|sur|de|di|van|z|av|\u0438\u0437|/)"
 _PAGE_NUMBER = re.compile(
-    r"(?:\b(?:page|seite|página|pagina|blatt|strona|sida|side|sayfa|стр\.?|страница|pág\.?|pag\.?|pg\.?|p\.)\s*)\d+\s*(?:(?:of|von|sur|de|di|van|z|av|из|/)\s*\d+)?\s*$|\b\d+ (?:of|von|sur|de|di|van) \d+\s*$",
+    rf"\b(?:{'|'.join(re.escape(word) for word in words('page'))})\s*\d+\s*(?:{_OF}\s*\d+)?\s*$|\b\d+ {_OF} \d+\s*$",
     re.I,
 )
-_PLACEHOLDERS = {"-", "--", "---", "–", "—", ".", "/", "n/a", "na", "none", "*", "_"}
+_PLACEHOLDERS = {"-", "--", "---", "\u2013", "\u2014", ".", "/", "n/a", "na", "none", "*", "_"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Conventions:
 def conventions(pages: list[Page]) -> Conventions:
     texts = [line.text for page in pages for line in page.lines]
     order = dates.order_of(texts)
-    return Conventions(decimal_sign(texts), order, dates.taken(texts, order))
+    decimal = decimal_sign(texts)
+    order = order or ("dmy" if decimal == "," else "")  # nobody writes months first and decimal commas
+    return Conventions(decimal, order, dates.taken(texts, order))
 
 
 def biomarkers(pages: list[Page]) -> list[Biomarker]:
@@ -149,7 +152,8 @@ def _biomarkers(page: Page, read: list[Read], habits: Conventions) -> Iterator[B
 def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
     """A line with a text alone may say what the results below it were measured in."""
     for piece in entry.pieces:
-        if piece.roles == {"text"} and len(piece.text) <= 60 and len(piece.text.split()) <= 7:
+        prose = len(piece.text) > 60 or len(piece.text.split()) > 7 or re.search(r"\d{2}", piece.text)
+        if piece.roles == {"text"} and not prose:
             group = 0
             if entry.columns:
                 firsts = {head.group: head.left for head in reversed(entry.columns)}

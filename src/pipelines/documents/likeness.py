@@ -38,7 +38,7 @@ def _telling(words: tuple[str, ...]) -> frozenset[str]:
 
 @cache
 def alike(name: str) -> tuple[str, ...]:
-    """The slugs of the alias that is most like a printed name, if it is like enough and no other is as like; else none."""
+    """The slugs of the alias that is most like a printed name; none if it is not like enough, or others are as like."""
     from rapidfuzz import fuzz, process
 
     words = tokens(name)

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-_GREEK = {
-    "α": " alpha ",
-    "β": " beta ",
-    "γ": " gamma ",
-    "δ": " delta ",
-    "ß-": " beta ",
-    "æ": "ae",
-    "œ": "oe",
-    "ß": "ss",
-    "ø": "o",
-    "ł": "l",
-    "ı": "i",
-}
-_LOOKALIKE = str.maketrans("АВСЕНКМОРТХасеорх", "ABCEHKMOPTXaceopx")
-"""Cyrillic letters that look Latin, for names that mix both (`Витамин B12`, `Т4`)."""
+_IN_LATIN = {
+    "\u03b1": " alpha ", "\u03b2": " beta ", "\u03b3": " gamma ", "\u03b4": " delta ", "\u00e6": "ae", "\u0153": "oe",
+    "\u00df": "ss", "\u00f8": "o", "\u0142": "l", "\u0131": "i",
+}  # fmt: skip
+"""Greek letters by name; letters that are no letter with an accent."""
+
+_LOOKALIKE = str.maketrans(
+    "\u0410\u0412\u0421\u0415\u041d\u041a\u041c\u041e\u0420\u0422\u0425\u0430\u0441\u0435\u043e\u0440\u0445",
+    "ABCEHKMOPTXaceopx",
+)
+"""Cyrillic letters that look Latin, for names that mix both: a vitamin's B, the T of T4."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,16 @@ def rows(table: str) -> list[list[str]]:
     return [line.split("\t") for line in text.splitlines() if line and not line.startswith("#")]
 
 
+@cache
+def words(kind: str) -> tuple[str, ...]:
+    """The words of one kind in `words.tsv`; KeyError if it has no such kind."""
+    return tuple({row[0]: row[1] for row in rows("words.tsv")}[kind].split("|"))
+
+
 def plain(text: str) -> str:
-    """Lower case, without accents; Greek letters in words."""
-    text = text.casefold() if "ß-" not in text else text.replace("ß-", " beta ").casefold()
-    for letter, word in _GREEK.items():
+    """Lower case, without accents; Greek letters in words. A sharp s before a hyphen is a beta: `\u00df-HCG`."""
+    text = text.replace("\u00df-", " beta ").casefold()
+    for letter, word in _IN_LATIN.items():
         text = text.replace(letter, word)
     decomposed = unicodedata.normalize("NFKD", text)
     return "".join(character for character in decomposed if not unicodedata.combining(character))
@@ -134,20 +136,13 @@ def _variants(name: str) -> list[str]:
     return found
 
 
-_REMARKS = {
-    tokens(word)
-    for word in (
-        "calculated|calc|berechnet|calculé|calculado|calculada|calcolato|berekend|fasting|nüchtern|à jeun|en ayunas|basal|a digiuno|"
-        "nuchter|em jejum|enzymatic|enzymatisch|photometric|photometrisch|HPLC|IFCC|NGSP|DCCT|Jaffe|CKD-EPI|CKD EPI 2021|MDRD|ECLIA|CLIA|ICP-MS|"
-        "direct method|turbidimetric|turbidimetrie|immunoturbidimetric|nephelometric|ELISA|quantitative|quant|automated|auto|manual|in serum|"
-        "in plasma|in blood|in urine|im serum|im plasma|im blut|im urin|en suero|en sangre|en plasma|random|spot|total count|ISE|hexokinase|GOD-PAP|"
-        "UV|kinetic|2021|westergren|LC-MS|LCMS|LC/MS/MS|westergreen|dipstick|sérique|sérico|sérica|estimated|blood|serum or plasma|venous|ser/plas|ser|plas"
-    ).split("|")
-}
+@cache
+def _remarks() -> frozenset[tuple[str, ...]]:
+    return frozenset(tokens(word) for word in words("remark"))
 
 
 def _is_remark(text: str) -> bool:
-    return tokens(text) in _REMARKS or specimen_named(text) is not None
+    return tokens(text) in _remarks() or specimen_named(text) is not None
 
 
 @cache

@@ -1,7 +1,7 @@
 """Diagnoses and procedures: what stands under their headings, or beside a code.
 
 A line under `Diagnoses:` is one, until the next heading, a gap, or a line that goes on with a word in lower case. An
-ICD-10 code with its text is one wherever it stands. CPT codes are taken only under a heading: five digits are many things.
+ICD-10 code with its text is one wherever it stands; a CPT code only under a heading: five digits are many things.
 """
 
 from __future__ import annotations

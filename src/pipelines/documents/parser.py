@@ -94,8 +94,8 @@ async def parse_pages(
     result = Parsed(facts=facts, pages=len(pages), pages_without_text=sum(not page.text.strip() for page in pages))
     if model is None:
         return result
-    from pipelines.documents.llm import Client, Model, Usage
     from pipelines.documents.by_model import merged, read_by_model
+    from pipelines.documents.llm import Client, Model, Usage
 
     def used(usage: Usage) -> None:
         result.tokens.attempts += 1

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Literal
 
 from pipelines.documents.names import plain
+from pipelines.documents.names import words as vocabulary
 from pipelines.documents.page import Line, Page
 from pipelines.documents.ranges import parse_range
 from pipelines.documents.units import ucum
@@ -20,18 +21,9 @@ from pipelines.documents.values import NUMBER, Decimal, parse_value
 
 Role = Literal["value", "range", "unit", "flag", "date", "text"]
 
-FLAGS = {
-    *("h", "l", "hh", "ll", "n", "a", "aa", "*", "**", "***", "#", "!", "!!", "+", "-", "++", "--", "+++", "---", "^", "v"),
-    *("↑", "↓", "↑↑", "↓↓", "▲", "▼", "⇧", "⇩", "→", "\u2191", "\u2193", "h*", "l*", "*h", "*l", "(h)", "(l)", "[h]", "[l]", "c", "ch", "cl"),
-    *("high", "low", "abnormal", "normal", "critical", "panic", "critical high", "critical low", "above", "below", "out of range"),
-    *("hoch", "tief", "niedrig", "erhoht", "erniedrigt", "eleve", "bas", "haut", "alto", "bajo", "baixo", "basso", "hoog", "laag"),
-    *("high *", "low *", "abn", "above high normal", "below low normal", "within range", "in range", "g", "t", "b", "hi", "lo", "crit"),
-    *("wysoki", "niski", "w", "повышен", "понижен", "выше", "ниже", "yuksek", "dusuk", "elevated", "reduced", "decreased", "increased", "b*"),
-}  # fmt: skip
-"""What laboratories print beside a result that is out of its range, in lower case without accents."""
-
 _DATE = re.compile(
-    r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](?:\d{4}|\d{2})|\d{1,2}[-. ](?:de )?[^\W\d_]{3,10}\.?[-. ](?:de )?\d{4}"
+    r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](?:\d{4}|\d{2})"
+    r"|\d{1,2}[-. ](?:de )?[^\W\d_]{3,10}\.?[-. ](?:de )?\d{4}"
     r"|[^\W\d_]{3,10}\.? \d{1,2},? \d{4}"
 )
 _TIME = re.compile(r"\d{1,2}[:h]\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
@@ -76,8 +68,13 @@ def is_date(text: str) -> bool:
 
 
 @cache
+def _flags() -> frozenset[str]:
+    return frozenset(vocabulary("flag"))
+
+
+@cache
 def is_flag(text: str) -> bool:
-    return plain(" ".join(text.split())) in FLAGS
+    return plain(" ".join(text.split())) in _flags()
 
 
 @cache

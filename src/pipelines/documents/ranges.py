@@ -6,6 +6,7 @@ import re
 
 from pydantic import BaseModel
 
+from pipelines.documents.names import words
 from pipelines.documents.units import ucum
 from pipelines.documents.values import COMPARATOR, NUMBER, Decimal, comparator, in_words, number
 
@@ -19,9 +20,12 @@ class Range(BaseModel):
     text: str | None = None
 
 
-_WHO = r"(?:(?:m(?:ale|en)?|f(?:emale)?|w(?:omen)?|h(?:ommes?)?|adults?|ref(?:\.|erence)?|normal|norm|männer|frauen|vn|vr|v\.r\.|v\.n\.|n)\s*[:=]\s*)?"
+_WHO = (
+    r"(?:(?:m(?:ale|en)?|f(?:emale)?|w(?:omen)?|h(?:ommes?)?|adults?|ref(?:\.|erence)?|normal|norm|m\u00e4nner|frauen|vn|vr|n"
+    r"|v\.r\.|v\.n\.)\s*[:=]\s*)?"
+)
 _DASH = "[-\u2010\u2011\u2012\u2013\u2014\u2212~\uff5e]"
-_TO = rf"(?:\s*(?:{_DASH}|\.\.\.?|\u2026)\s*|\s+(?:to|a|à|á|bis|tot|do|till|et|and|e|y|até|al|до)\s+)"
+_TO = rf"(?:\s*(?:{_DASH}|\.\.\.?|\u2026)\s*|\s+(?:{'|'.join(words('to'))})\s+)"
 _BETWEEN = re.compile(rf"{_WHO}(?P<low>[-\u2212]?{NUMBER}){_TO}(?P<high>{NUMBER})", re.I)
 _ONE_SIDED = re.compile(rf"{_WHO}(?P<comparator>{COMPARATOR})\s*(?P<number>{NUMBER})", re.I)
 _TITRE = re.compile(rf"{_WHO}(?P<comparator>{COMPARATOR})?\s*1\s?:\s?\d+", re.I)
@@ -52,7 +56,7 @@ def parse_range(printed: str, decimal: Decimal = ".") -> Range | None:
         return Range(printed=printed, high=end) if below else Range(printed=printed, low=end)
     if _TITRE.fullmatch(text):
         return Range(printed=printed, text=text)
-    if (word := in_words(text)) and not word[0] == "+":
+    if (word := in_words(text)) and word[0] != "+":
         return Range(printed=printed, text=word)
     return None
 

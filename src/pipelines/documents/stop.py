@@ -20,7 +20,7 @@ def _stopped() -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def is_no_name(name: str) -> bool:
-    """True for what is printed before a number and names no analyte: `Page`, `Desirable`, a sentence, a date of birth."""
+    """True for what is printed before a number and names no analyte: `Page`, `Desirable`, a sentence."""
     text = " ".join(plain(name).strip(" .:*-()[]").split())
     exact, starts = _stopped()
     if not re.search(r"[^\W\d_]", text) or text in exact:

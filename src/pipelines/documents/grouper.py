@@ -8,6 +8,7 @@ converted. The same result printed twice (on two pages, in two documents) is one
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any, Literal
 
@@ -27,6 +28,9 @@ MOST_FACTS = 100_000
 INSULIN = 6.0
 """pmol in 1 mIU of human insulin. Knopp, Holder-Pearson, Chase: Insulin units and conversion factors, J Diabetes Sci
 Technol 2019, 13(3)."""
+
+ROUNDED = 0.006
+"""Relative: 5.3 mmol/L and 95 mg/dL of glucose are one result, each rounded as it is printed."""
 
 How = Literal["alias", "likeness"]
 
@@ -77,15 +81,14 @@ def group_facts(facts: list[Facts]) -> Grouped:
     found: dict[str, list[Measured]] = defaultdict(list)
     how: dict[str, How] = {}
     unmapped: list[Biomarker] = []
-    seen: dict[tuple[Any, ...], Measured] = {}
     for marker in (marker for document in facts for marker in document.biomarkers):
         analyte, by = analyte_of(marker)
         if analyte is None:
             unmapped.append(marker)
             continue
         measured = _measured(marker, analyte)
-        same = seen.setdefault(_identity(analyte.slug, measured), measured)
-        if same is not measured:
+        same = next((before for before in found[analyte.slug] if _is_same(before, measured)), None)
+        if same is not None:
             same.also_at.append(marker.span)
             continue
         found[analyte.slug].append(measured)
@@ -192,16 +195,14 @@ def _hba1c(value: float, code: str, to: str) -> float | None:
 def _amount(marker: Biomarker, code: str, to: str, analyte: Analyte) -> Amount | None:
     if marker.value.kind not in ("number", "interval") or marker.value.number is None:
         return None
+    if FEU in code:
+        to = _in_feu(to)
     value = _converted(marker.value.number, code, to, analyte)
     high = None if marker.value.high is None else _converted(marker.value.high, code, to, analyte)
     if value is None:
         return None
-    return Amount(
-        value=_rounded(value),
-        unit=to,
-        high=None if high is None else _rounded(high),
-        comparator=marker.value.comparator,
-    )
+    upper = None if high is None else _rounded(high)
+    return Amount(value=_rounded(value), unit=to, high=upper, comparator=marker.value.comparator)
 
 
 def _rounded(value: float) -> float:
@@ -219,13 +220,22 @@ def _measured(marker: Biomarker, analyte: Analyte) -> Measured:
     return Measured(printed=marker, ucum=code, conventional=conventional, si=si)
 
 
-def _identity(slug: str, measured: Measured) -> tuple[Any, ...]:
-    """Two results are the same if analyte, date and value, in the analyte's unit, are the same to three digits."""
-    marker, amount = measured.printed, measured.conventional
-    value: tuple[Any, ...] = (marker.value.kind, marker.value.number, marker.value.high, marker.value.text, marker.unit)
-    if amount is not None:
-        value = (marker.value.kind, float(f"{amount.value:.3g}"), amount.high)
-    return (slug, marker.specimen in ("urine", "stool"), marker.date, marker.value.comparator, value)
+def _is_same(one: Measured, other: Measured) -> bool:
+    """The same result, printed again: of one day and value. In two units, of values that rounding makes differ."""
+    first, second = one.printed, other.printed
+    if (first.date, first.value.kind, first.value.comparator) != (
+        second.date,
+        second.value.kind,
+        second.value.comparator,
+    ):
+        return False
+    if one.conventional is None or other.conventional is None or one.ucum == other.ucum:
+        values = [
+            (fact.value.number, fact.value.high, fact.value.text, ucum(fact.unit) or fact.unit)
+            for fact in (first, second)
+        ]
+        return values[0] == values[1]
+    return math.isclose(one.conventional.value, other.conventional.value, rel_tol=ROUNDED)
 
 
 def _group(analyte: Analyte, results: list[Measured], how: How) -> Group:

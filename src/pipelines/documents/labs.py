@@ -20,7 +20,7 @@ from pipelines.documents.names import known, specimen_named, specimen_within, wo
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
 from pipelines.documents.ranges import parse_range, unit_of_range
-from pipelines.documents.tables import Row, table_rows
+from pipelines.documents.tables import Row, holds_another, table_rows
 from pipelines.documents.units import ucum
 from pipelines.documents.values import Decimal, decimal_sign, parse_value
 from pipelines.documents.wrapped import complete
@@ -121,7 +121,12 @@ def _goes_on(read: list[Read]) -> bool:
 def _read_loosely(read: list[Read]) -> None:
     """Lines that no table's columns explain."""
     for index, entry in enumerate(read):
-        if entry.rows or entry.is_head or not entry.pieces:
+        if (
+            entry.rows
+            or entry.is_head
+            or not entry.pieces
+            or (entry.columns and holds_another(entry.pieces, entry.columns))
+        ):
             continue
         last = next((before for before in reversed(read[:index]) if before.pieces), None)
         in_a_table = last is not None and last.columns is None and _aligned(last, entry)
@@ -171,6 +176,8 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomark
     if value is None or stop.is_no_name(name):
         return None
     unit = row.unit.text if row.unit and row.unit.text.casefold() not in _PLACEHOLDERS else ""
+    if unit == "S" and page.source != "text":
+        unit = "s"  # by its shape alone a letter does not say whether it is a capital; a capital S is no unit here
     reference = parse_range(" ".join(piece.text for piece in row.reference), habits.decimal) if row.reference else None
     if not unit:
         name, unit = _unit_in_name(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from pipelines.documents.names import aliases, tokens
+from pipelines.documents.names import aliases, plain, rows, tokens
 
 LIKE = 80.0
 """token_sort_ratio, of 100."""
@@ -37,6 +37,33 @@ def _telling(words: tuple[str, ...]) -> frozenset[str]:
 
 
 @cache
+def _squashed() -> dict[str, set[tuple[str, ...]]]:
+    """Aliases without spaces and punctuation -> their slugs: `Harnstoff-N` may be printed, or read, as `HarnstoffN`."""
+    known: dict[str, set[tuple[str, ...]]] = {}
+    for row in rows("names.tsv"):
+        for alias in (row[1], *row[6].split("|")):
+            known.setdefault(squash(alias), set()).add(aliases()[tokens(alias)])
+    return known
+
+
+def squash(name: str) -> str:
+    return re.sub(r"[\W_]", "", plain(name))
+
+
+def _word_by_word(words: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Each word of one has a word of the other that is like it, and none is left over."""
+    from rapidfuzz import fuzz
+
+    left = list(others)
+    for word in words:
+        best = max(left, key=lambda other: fuzz.ratio(word, other), default="")
+        if not best or fuzz.ratio(word, best) < LIKE:
+            return False
+        left.remove(best)
+    return not left
+
+
+@cache
 def alike(name: str) -> tuple[str, ...]:
     """The slugs of the alias that is most like a printed name; none if it is not like enough, or others are as like."""
     from rapidfuzz import fuzz, process
@@ -44,9 +71,15 @@ def alike(name: str) -> tuple[str, ...]:
     words = tokens(name)
     if sum(map(len, words)) < SHORTEST or len(name) > 120:
         return ()
+    if found := _squashed().get(squash(name)):
+        return next(iter(found)) if len(found) == 1 else ()
     texts, keys = _choices()
-    found = process.extract(" ".join(words), texts, scorer=fuzz.token_sort_ratio, score_cutoff=LIKE, limit=20)
-    fitting = [(score, keys[index]) for _, score, index in found if _telling(words) == _telling(keys[index])]
+    near = process.extract(" ".join(words), texts, scorer=fuzz.token_sort_ratio, score_cutoff=LIKE, limit=20)
+    fitting = [
+        (score, keys[index])
+        for _, score, index in near
+        if _telling(words) == _telling(keys[index]) and _word_by_word(words, keys[index])
+    ]
     if not fitting:
         return ()
     best = max(score for score, _ in fitting)

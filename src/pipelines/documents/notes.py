@@ -82,6 +82,7 @@ def items(page: Page) -> Iterator[Item]:
     """The entries under the headings of diagnoses and procedures, lines that go on joined."""
     section = ""
     pending: Item | None = None
+    inline = False  # `Diagnosis: anaemia`: nothing but a list goes on below
     last: Line | None = None
     for line, offset in lines_with_offsets(page):
         text = line.text
@@ -93,7 +94,9 @@ def items(page: Page) -> Iterator[Item]:
             pending = None
             section = found[0] if found else ""
             section = "" if section == "end" else section
+            inline = False
             if found and section and found[1].strip():
+                inline = True
                 start = offset + len(text) - len(found[1].lstrip())
                 pending = Item(section, found[1].strip(), start, offset + len(text.rstrip()))
         elif section and text.strip():
@@ -106,6 +109,8 @@ def items(page: Page) -> Iterator[Item]:
             )
             if goes_on and pending is not None:
                 pending = Item(section, f"{pending.text} {text.strip()}", pending.start, offset + len(text.rstrip()))
+            elif inline and bullet is None:
+                section = ""
             else:
                 if pending is not None:
                     yield pending

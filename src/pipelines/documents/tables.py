@@ -84,6 +84,15 @@ def table_rows(pieces: list[Piece], columns: list[Head]) -> list[Row]:
     return found
 
 
+def holds_another(pieces: list[Piece], columns: list[Head]) -> bool:
+    """True for a line of the table that has no result, but a previous one: it is not to be read in another way."""
+    placed = list(zip(pieces, assigned(pieces, columns), strict=True))
+    named = any(head.role == "name" and _is_name_place(piece, columns) for piece, head in placed)
+    return named and any(
+        head.role in ("previous", "date") and "value" in piece.roles and _beside(piece, head) for piece, head in placed
+    )
+
+
 def names_only(pieces: list[Piece], columns: list[Head], group: int) -> list[Piece]:
     """The pieces of a line in the names' column of a table that has nothing else on this line; empty if it has."""
     placed = [(p, h) for p, h in zip(pieces, assigned(pieces, columns), strict=True) if h.group == group]

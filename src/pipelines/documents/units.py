@@ -46,6 +46,10 @@ _ALONE = {
     "ng",
 }
 _NEVER_ALONE = {
+    "[iU]",
+    "m[iU]",
+    "u[iU]",
+    "k[iU]",
     "[HPF]", "[LPF]", "{1.73_m2}", "{cells}", "{copies}", "{CFU}", "eq", "osm", "kat", "U", "mU", "uU", "kU", "L", "cL",
     "nL", "pL", "dL", "m2", "m", *_COUNTED,
 }  # fmt: skip
@@ -107,7 +111,7 @@ def ucum(printed: str) -> str | None:
         return None
     whole = _part(text)
     if whole is not None and text not in _ONLY_OVER_VOLUME:
-        return None if whole in _NEVER_ALONE and text not in ("U", "IU") else whole
+        return None if whole in _NEVER_ALONE else whole
     if match := re.fullmatch(r"(.+?)[ (]*FEU\)?", text):
         code = ucum(match[1])
         mass, slash, volume = (code or "").partition("/")

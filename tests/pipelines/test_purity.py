@@ -27,6 +27,7 @@ TASK_MODULES = (
     "pipelines.files.push_file",
     "pipelines.documents.parser",
     "pipelines.documents.grouper",
+    "pipelines.documents.router",
 )
 
 
@@ -45,7 +46,7 @@ def imported(source: Path) -> set[str]:
 def test_pipelines_import_nothing_of_the_engine(source: Path) -> None:
     assert not imported(source) & {"agent", "saq", "redis", "structlog"}
     # s3_store: to the object store, by requests that somebody else has signed. sidecar: to a fingerprint engine.
-    # fetch, mineru, llm: to where documents come from, to a MinerU server, to a language model.
+    # fetch, mineru, llm: to where a document is, to a server that reads documents, to a language model.
     speaks_http = source.name in ("s3_store.py", "sidecar.py", "fetch.py", "mineru.py", "llm.py")
     assert speaks_http or "httpx" not in imported(source)
 
@@ -55,7 +56,8 @@ def test_importing_every_task_loads_no_numeric_library_and_no_tag_reader() -> No
 import importlib, sys
 for name in {TASK_MODULES!r}:
     importlib.import_module(name)
-heavy = {{"numpy", "essentia", "tensorflow", "mutagen", "imageio_ffmpeg", "botocore", "httpx", "pint", "rapidfuzz"}}
+heavy = {{"numpy", "essentia", "tensorflow", "mutagen", "imageio_ffmpeg", "botocore", "httpx"}}
+heavy |= {{"pypdfium2", "rapidocr", "pint", "rapidfuzz"}}
 print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

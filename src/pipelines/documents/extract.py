@@ -69,9 +69,10 @@ def opened(path: str | Path) -> Iterator[pypdfium2.PdfDocument]:
     import pypdfium2
     import pypdfium2.raw as pdfium
 
-    with _PDFIUM:
+    # An open file and not its path, which pypdfium2 would resolve: a file without a name (`source`) has none.
+    with _PDFIUM, Path(path).open("rb") as file:
         try:
-            document = pypdfium2.PdfDocument(Path(path))
+            document = pypdfium2.PdfDocument(file)
         except pypdfium2.PdfiumError as error:
             if getattr(error, "err_code", None) in (pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY):
                 raise InputRejected("encrypted", "it wants a password; save it without one") from None

@@ -18,7 +18,7 @@ from pipelines.documents import recognise
 from pipelines.documents.mineru import MinerU, Size
 from pipelines.documents.page import Page
 from pipelines.documents.reading import Looked, look_at, look_at_all, page_count
-from pipelines.errors import ChildDied, InputRejected
+from pipelines.errors import ChildDied, InputRejected, TaskError
 from pipelines.payload import TaskResult
 
 ALL_PAGES, ONE_PAGE, ONE_SCAN = 300.0, 60.0, 240.0
@@ -154,6 +154,10 @@ class Reading:
             self._fail(page, ENDED)
         except _TooSlow as error:
             self._fail(page, str(error))
+        except (TaskError, TimeoutError):
+            raise
+        except Exception as error:  # whatever its libraries say of an odd picture; foreign exceptions stay in the child
+            self._fail(page, f"it cannot be recognised ({type(error).__name__})")
         else:
             if seen.lines or page.lines:
                 self._result.pages.append(seen if seen.lines else page)

@@ -77,6 +77,10 @@ def _look(document: pypdfium2.PdfDocument, index: int) -> Looked:
             return Looked(index + 1, read, _kind(page, read))
     except InputRejected as error:
         return Looked(index + 1, None, "failed", str(error))
+    except (OSError, MemoryError):
+        raise  # no fault of the page
+    except Exception as error:  # whatever a library says of a damaged page
+        return Looked(index + 1, None, "failed", f"it cannot be read ({type(error).__name__})")
 
 
 def _kind(page: pypdfium2.PdfPage, read: Page) -> Literal["text", "scan", "blank"]:

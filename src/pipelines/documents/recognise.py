@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     Picture = NDArray[np.uint8]
 
 DPI = 200
-"""At which a page is drawn for the recogniser; what is over 2,000 pixels long it makes smaller by itself."""
+"""At which a page is drawn for the recogniser."""
+
+LONGEST = 2000.0
+"""Pixels of a picture's longer side; the recogniser would make a longer one smaller by itself."""
 
 SURE = 0.8
 """Mean confidence of a page below which it may stand on its head."""
@@ -69,7 +72,7 @@ def recognise(path: Path, number: int) -> Page:
     Raises InputRejected as `reading.page_count` does, and ToolMissing.
     """
     with opened(path) as document, page_of(document, number - 1) as page:
-        scale = scale_of(page, DPI)
+        scale = min(scale_of(page, DPI), LONGEST / max(*page.get_size(), 1.0))
         picture = page.render(scale=scale).to_numpy().copy()
     pieces, turns = _best(picture)
     high, wide = picture.shape[:2]
@@ -81,15 +84,24 @@ def recognise(path: Path, number: int) -> Page:
 
 def _best(picture: Picture) -> tuple[list[Piece], int]:
     """The pieces of the picture as it is, or after the quarter turns (counter-clockwise) that make it readable."""
+    pieces = _pieces(picture)
+    sure = _confidence(pieces) >= SURE
+    lying = sum(piece.height > 1.5 * piece.width for piece in pieces) * 2 > len(pieces)
+    if not pieces or (sure and not lying):
+        return pieces, 0
+    # Each tall box is turned by a quarter before it is read: where that made sense, so it does for the page.
+    tries = [(pieces, 0)] if not lying else []
+    for turns in ((1, 3) if sure else (3, 1)) if lying else (2,):
+        tries.append((_pieces(_turned(picture, turns)), turns))
+        if _confidence(tries[-1][0]) >= SURE:
+            break
+    return max(tries, key=lambda entry: _confidence(entry[0]) * len(entry[0]))
+
+
+def _turned(picture: Picture, turns: int) -> Picture:
     import numpy as np
 
-    pieces = _pieces(picture)
-    lying = sum(piece.height > 1.5 * piece.width for piece in pieces) * 2 > len(pieces)
-    if not pieces or (not lying and _confidence(pieces) >= SURE):
-        return pieces, 0
-    others = (1, 3) if lying else (2,)
-    turned = [(_pieces(np.ascontiguousarray(np.rot90(picture, turns))), turns) for turns in others]
-    return max([(pieces, 0), *turned], key=lambda entry: _confidence(entry[0]) * len(entry[0]))
+    return np.ascontiguousarray(np.rot90(picture, turns))
 
 
 def _confidence(pieces: list[Piece]) -> float:

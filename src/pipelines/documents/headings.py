@@ -106,6 +106,19 @@ def is_more_of_a_head(line: Line) -> bool:
     return bool(every) and all(_key(word.text) in known or _key(word.text).strip("()[].") in known for word in every)
 
 
+def beside(before: list[Head] | None, found: list[Head]) -> list[Head]:
+    """The columns that hold from a new head on: its own, and those of tables that stand wholly to its left or right."""
+    left, right = min(head.left for head in found), max(head.right for head in found)
+    kept = []
+    for group in {head.group for head in before or []}:
+        table = [head for head in before or [] if head.group == group]
+        if max(head.right for head in table) < left or min(head.left for head in table) > right:
+            kept.append(table)
+    groups = [[head for head in found if head.group == group] for group in sorted({head.group for head in found})]
+    tables = sorted([*kept, *groups], key=lambda table: table[0].left)
+    return [replace(head, group=number) for number, table in enumerate(tables) for head in table]
+
+
 def _is_head(found: list[tuple[Head, int]]) -> bool:
     columns = {head.role for head, _ in found if not head.dated}
     dated = any(head.dated for head, _ in found)

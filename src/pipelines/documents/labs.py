@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pipelines.documents import dates, stop
 from pipelines.documents.cards import read_cards
 from pipelines.documents.facts import Biomarker, Span
-from pipelines.documents.headings import Head, heads, is_more_of_a_head
+from pipelines.documents.headings import Head, beside, heads, is_more_of_a_head
 from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.loose import loose_rows
 from pipelines.documents.names import known, specimen_named, specimen_within, words
@@ -76,7 +76,7 @@ def read_page(page: Page, columns: list[Head] | None, decimal: Decimal) -> list[
             read.append(Read(line, offset, [], None))
             continue
         if found := heads(line):
-            columns, own = found, True
+            columns, own = beside(columns if own else None, found), True
             read.append(Read(line, offset, some, columns, is_head=True))
             continue
         if read and read[-1].is_head and is_more_of_a_head(line):

@@ -90,7 +90,8 @@ def _below(read: list[Read], index: int, row: Row, usual: float, taken: set[tupl
         after = index + step + 1
         nearer = after >= len(read) or distance < CLOSE * (read[after].line.top - read[index + step].line.top)
         close = distance < CLOSE * usual and nearer
-        goes_on = bool(re.match(r"[(\[]|[a-zà-ÿ]{2,}", text)) or own.endswith(("-", ",", "(", "/", "&"))
+        begins = re.match(r"[(\[]|[a-zà-ÿ]{2,}", text)
+        goes_on = (begins is not None and not known(own)) or own.endswith(("-", ",", "(", "/", "&"))
         whole = f"{own} {text}"
         helps = bool(known(whole)) and not known(own)
         if not (close or ((goes_on or helps) and distance < 1.1 * usual)):

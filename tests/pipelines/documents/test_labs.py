@@ -177,10 +177,34 @@ LINES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(LINES, max_size=12))
 def test_no_page_breaks_the_rules_and_every_span_lies_on_it(lines: list[Line]) -> None:
     whole = Page(number=1, width=600, height=800, source="text", lines=lines)
     for fact in biomarkers([whole, whole.model_copy(update={"number": 2})]):
         assert fact.value.printed
         assert 0 <= fact.span.start < fact.span.end <= len(whole.text)
+
+
+def test_tables_side_by_side_whose_heads_stand_at_different_heights() -> None:
+    found = said("""
+Test | Result | Units
+Glucose | 95 | mg/dL
+~ | | | Test | Result | Units
+Sodium | 140 | mmol/L
+~ | | | TSH | 2.1 | mIU/L
+Potassium | 4.1 | mmol/L
+""")
+    assert sorted(found) == [
+        ("Glucose", "95", "mg/dL"),
+        ("Potassium", "4.1", "mmol/L"),
+        ("Sodium", "140", "mmol/L"),
+        ("TSH", "2.1", "mIU/L"),
+    ]
+
+
+def test_a_method_below_a_name_that_is_known_is_no_part_of_it() -> None:
+    found = said(
+        "Test | Result | Units\nGlucose | 95 | mg/dL\n(Hexokinase)\nSodium | 140 | mmol/L\nPotassium | 4 | mmol/L"
+    )
+    assert [name for name, *_ in found] == ["Glucose", "Sodium", "Potassium"]

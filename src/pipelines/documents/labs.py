@@ -28,6 +28,12 @@ from pipelines.documents.wrapped import complete
 FAR = 3.5
 """Usual steps between two lines of a table, after which a name and a number are no longer taken for one of its rows."""
 
+LONGEST_PRINTED = 400
+"""Characters of a name with the dots after it; what is longer is no name."""
+
+RECENT = 60
+"""Lines that say how far apart the lines of a table are: a page may have thousands."""
+
 _OF = r"(?:of|von|sur|de|di|van|z|av|\u0438\u0437|/)"
 _PAGE_NUMBER = re.compile(
     rf"\b(?:{'|'.join(re.escape(word) for word in words('page'))})\s*\d+\s*(?:{_OF}\s*\d+)?\s*$|\b\d+ {_OF} \d+\s*$",
@@ -98,7 +104,7 @@ def read_page(page: Page, columns: list[Head] | None, decimal: Decimal) -> list[
 def _is_near(read: list[Read], top: float) -> bool:
     """Whether a line stands no further below the last result, heading or text of a table than lines of a table do."""
     last = next((entry for entry in reversed(read) if entry.rows or entry.is_head), None)
-    return last is not None and top - last.line.top <= FAR * max(usual_step(read), 12.0)
+    return last is not None and top - last.line.top <= FAR * max(usual_step(read[-RECENT:]), 12.0)
 
 
 def _is_row(row: Row, near: bool) -> bool:
@@ -199,11 +205,11 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomark
 
 
 def _name(row: Row) -> str:
-    text = " ".join(piece.text for piece in row.names)
-    text = re.sub(r"\s*(?:\.{3,}|\u2026+|_{3,}|(?:\. ){3,}\.?)\s*$", "", text)
-    return re.sub(
-        r"^[\s*\u2022\u00b7\u25aa\u25cf>\-]+(?=\w)|[\s:*=\u2026]+$|(?<=\w)\s*[.\u00b7]{2,}$", "", text
-    ).strip()
+    """Without bullets before it, and the dots that lead to the value."""
+    text = " ".join(piece.text for piece in row.names)[:LONGEST_PRINTED]
+    bare = text.rstrip(" .\u2026_\u00b7")
+    text = bare if len(text[len(bare) :].replace(" ", "")) > 1 else text.strip()
+    return text.lstrip("\u2022\u00b7\u25aa\u25cf >*-").rstrip(" :*=")
 
 
 def _unit_in_name(name: str) -> tuple[str, str]:

@@ -169,7 +169,8 @@ class Client:
             self._tell("busy", said)
             raise ModelBusy(at, retry_after(response.headers))
         error = said.get("error")
-        code = str(error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""
+        named = [str(error.get(name) or "") for name in ("type", "code")] if isinstance(error, dict) else []
+        code = " ".join(filter(None, named))  # which of the two says it differs from server to server
         if status == httpx.codes.REQUEST_ENTITY_TOO_LARGE or "context" in code or "exceed" in code:
             self._tell("cut", said)
             raise AnswerCut(f"{at}: the page is longer than {self.model.name} takes")

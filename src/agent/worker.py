@@ -30,8 +30,9 @@ from agent.phoenix.paying import Paying
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
-from agent.processors import BaseProcessor, NoApiKeys
+from agent.processors import BaseProcessor
 from agent.processors.task import task_of
+from agent.redaction import mask_output
 from agent.redis_client import connect
 from agent.settings import SECRETS, Settings, load_settings, names_in, unknown_variables, variable
 from agent.user_children import UserChildren
@@ -64,24 +65,24 @@ class AgentWorker:
         self.concurrency = settings.concurrency(self.lane)
         loaded = {name: load_checked(name) for name in tasks_of(self.lane)}
         self.redis = connect(address)
-        api_keys = NoApiKeys()
+        self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane))
+        self.breakers = Breakers(self.queue.scripts, self.redis)
+        api_keys = ApiKeyManager.of(settings, self.redis, self.breakers)
         self.processors: dict[str, BaseProcessor] = {
             name: found(name, self.redis, api_keys) for name, found in loaded.items() if isinstance(found, type)
         }
         self.functions: dict[str, Task] = {
             name: task_of(self.processors[name]) if isinstance(found, type) else found for name, found in loaded.items()
         }
-        self.queue = LaneQueue(self.redis, name=queue_name(settings.agent_id, self.lane))
         self.children = Children(self.concurrency, memory_mb=settings.child_memory_mb, max_jobs=settings.child_max_jobs)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.breakers = Breakers(self.queue.scripts, self.redis)
         token = settings.agent_token.get_secret_value()
         self.relay = Relay(
             self.redis, self.queue.name, hub_url=settings.hub_url, agent_id=settings.agent_id, token=token
         )
         self.desk = Desk(settings, token)
         self.paying = Paying(
-            ApiKeyManager.of(settings, self.redis, self.breakers),
+            api_keys,
             UserChildren(
                 self.concurrency,
                 memory_mb=settings.child_memory_mb,
@@ -194,6 +195,7 @@ def worker() -> None:
     settings = load_settings()
     for name in SECRETS:  # programs that read strangers' files get none of them
         os.environ.pop(variable(name), None)
+    mask_output()
     logs.configure(settings.log_level, settings.log_format, lane=settings.agent_lane or "all", agent=settings.agent_id)
     for name, near in unknown_variables():
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)

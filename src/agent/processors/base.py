@@ -25,7 +25,7 @@ from pydantic_core import to_jsonable_python
 from agent import plugins
 from agent.phoenix import keys
 from pipelines.context import Policy, TaskContext
-from pipelines.errors import NotGranted, RecordNotFoundError
+from pipelines.errors import RecordNotFoundError
 from pipelines.payload import Payload
 
 if TYPE_CHECKING:
@@ -43,23 +43,13 @@ class Record(Payload):
 
 
 class ApiKeyManager(Protocol):
-    """Whose key pays."""
+    """Users' keys at the provider of models (agent.phoenix.billing); tests bring their own (agent.processors.inline)."""
 
-    async def key_for(self, user_id: str) -> SecretStr:
-        """The user's key at the provider."""
+    async def get(self, user: str) -> SecretStr:
+        """The user's key. Raises NotGranted where there is none to be had."""
 
-    async def renew(self, user_id: str) -> SecretStr:
+    async def renew(self, user: str, refused: SecretStr) -> SecretStr:
         """Another one, once the provider refused that."""
-
-
-class NoApiKeys:
-    """Where no billing service is set."""
-
-    async def key_for(self, user_id: str) -> SecretStr:
-        raise NotGranted("no billing service gives out keys; set PHAZE_BILLING_URL")
-
-    async def renew(self, user_id: str) -> SecretStr:
-        return await self.key_for(user_id)
 
 
 class Stage:

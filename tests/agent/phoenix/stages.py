@@ -14,7 +14,8 @@ from agent.cancelling import end
 from agent.phoenix import keys
 from agent.phoenix.bridge import Bridge
 from agent.phoenix.queue import LaneQueue
-from agent.processors import BaseProcessor, NoApiKeys
+from agent.processors import BaseProcessor
+from agent.processors.inline import OneKey
 from agent.processors.task import task_of
 from tests.agent.phoenix.engines import running
 from tests.agent.phoenix.surrounded import surrounding_worker
@@ -30,7 +31,7 @@ class Stage:
         self.service = service
         self.stream = keys.stream_key(service)
         self.group = keys.group_name(service)
-        self.processor = processor(service, redis, NoApiKeys())
+        self.processor = processor(service, redis, OneKey("none"))
         self.queue = LaneQueue(redis, name=f"phaze-agent-{agent}-{service}", lease=1.0)
         self.bridges: list[Bridge] = []
 

@@ -38,13 +38,17 @@ async def put(
     state: Status = Status.QUEUED,
     agent: str = AGENT,
     error: str = "Traceback (most recent call last):\n  File x\nOSError: the disk is gone",
+    ago: float = 0.0,
+    progress: float = 0.0,
+    note: str = "",
 ) -> None:
     """Have a job of the analysis lane stand where a worker would have left it; `attempts` have failed."""
     name = queue_name(agent, lane_for_task(ANALYSIS))
     queue = RedisQueue(redis, name=name)
     job = Job(ANALYSIS, key=f"{ANALYSIS}:{record}", queue=queue, attempts=attempts, status=state)
     job.error = error
-    job.started = int(time.time() * 1000)
+    job.started = int((time.time() - ago) * 1000)
+    job.progress, job.meta = progress, {"note": note}
     await redis.set(job.id, queue.serialize(job))
     await redis.zadd(keys.incomplete_key(name), {job.id: time.time() + wait if wait else 0})
     await redis.lrem(keys.queued_key(name), 0, job.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from typing import Literal
@@ -11,12 +12,14 @@ import httpx
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 from redis.asyncio import Redis
+from saq.job import Status
 
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, FINGERPRINT, METADATA
 from agent.lanes import queue_name
 from agent.phoenix.queue import LaneQueue
 from tests.hub.deliveries import AGENT, result, scan, seen
+from tests.hub.test_activity import put
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 
@@ -179,3 +182,27 @@ async def test_agents_and_queues_stay_current_and_fit_any_width(
     await expect(link).to_be_focused()
     await link.click()
     await expect(page.get_by_text("push_file:4", exact=True)).to_be_visible()
+
+
+async def test_what_runs_is_named_with_how_far_it_is(page: Page, catalogue: Catalogue, redis: Redis) -> None:
+    """At once and after each look; the oldest first, what has just begun not at all, and none of it as markup."""
+    long_name = "x" * 200 + ATTACK.replace("/", "")
+    scan(catalogue, "/n", [seen(f"/n/{name}") for name in ("set.mp3", "short", long_name, *map(str, range(9)))])
+    known = {track.path: track.id for track in catalogue.tracks()}
+    await put(redis, known[f"/n/{long_name}"], state=Status.ACTIVE, ago=75, note="")
+    await put(redis, known["/n/set.mp3"], state=Status.ACTIVE, ago=60, progress=0.25, note="15:00 of 1:00:00")
+    await put(redis, known["/n/short"], state=Status.ACTIVE, ago=-600)
+    now = page.locator("#now li")
+    await expect(now).to_have_count(2)
+    await expect(now.nth(1)).to_have_text("analyzeset.mp315:00 of 1:00:00")
+    await expect(now.nth(0).locator(".far")).to_have_text(re.compile(r"1:\d\d so far"))
+    assert await now.nth(1).locator("progress").get_attribute("value") == "0.25"
+    await page.reload()
+    await expect(now.nth(1)).to_have_text("analyzeset.mp315:00 of 1:00:00")
+    widths = await now.evaluate_all("all => all.map(one => [one.scrollWidth - one.clientWidth, one.offsetHeight])")
+    assert [wider for wider, _ in widths] == [0, 0]
+    assert widths[0][1] == widths[1][1]
+    for number in range(9):
+        await put(redis, known[f"/n/{number}"], state=Status.ACTIVE, ago=30 + number)
+    await expect(now.last).to_have_text("and 3 more")
+    assert await page.locator("#now img, #now script").count() == 0

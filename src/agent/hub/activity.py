@@ -227,7 +227,8 @@ def _lane_counts(lane: str, lanes: list[_Lane], progress: Progress) -> dict[str,
 
 
 def _job(lane: _Lane, job: Job, paths: dict[tuple[str, str], str]) -> dict[str, Any]:
-    """`since` in Unix seconds; `path` for people, else the record id; `progress` 0 to 1, `note` how far in words."""
+    """`since` in Unix seconds, so many `seconds` ago; `path` for people, else the record id; `progress` 0 to 1, `note`
+    how far in words."""
     record_id = record_id_of(job.key)
     return {
         "task": job.function,
@@ -236,6 +237,7 @@ def _job(lane: _Lane, job: Job, paths: dict[tuple[str, str], str]) -> dict[str, 
         "key": job.key,
         "path": paths.get((job.function, record_id), record_id),
         "since": job.started / 1000 if job.started else None,
+        "seconds": round(max(0.0, time.time() - job.started / 1000), 1) if job.started else 0.0,
         "attempts": job.attempts + (job.status == Status.ACTIVE),  # a claim uses none until its run has failed
         "progress": job.progress,
         "note": redact_text(str((job.meta or {}).get("note") or ""))[:100],

@@ -32,6 +32,12 @@ MAX_ROWS = 10_000
 MAX_QUERY = 200
 """Characters of one filter."""
 
+SOON = 3.0
+"""Seconds under which a job is over before anybody has read its name."""
+
+MOST_NOW = 8
+"""Running jobs that are named."""
+
 COLUMNS = (
     ("artist", "Artist", "text"),
     ("title", "Title", "text"),
@@ -77,6 +83,18 @@ def state_of(status: Mapping[str, Any]) -> str:
     return "Waiting to try some files again" if status["settled_or_retrying"] else "Working"
 
 
+def running(status: Mapping[str, Any]) -> dict[str, Any]:
+    """`shown`: what runs long enough to be read, the oldest first; `more`: how many else do. hub.js says the same."""
+    found = [job for job in status["active"] if job["note"] or job["seconds"] >= SOON]
+    found.sort(key=lambda job: (job["since"] or 0.0, job["key"]))
+    return {"shown": found[:MOST_NOW], "more": len(found) - len(found[:MOST_NOW])}
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rstrip("/").rpartition("/")[2] or path
+
+
 def wheel(camelot: str | None) -> int | str:
     """A Camelot code as a number that sorts round the wheel; empty if unknown."""
     if not camelot or not camelot[:-1].isdecimal():
@@ -84,7 +102,13 @@ def wheel(camelot: str | None) -> int | str:
     return int(camelot[:-1]) * 2 + (camelot[-1] == "B")
 
 
-templates.env.filters |= {"length": length, "decimal": decimal, "wheel": wheel, "settled": settled_in}
+templates.env.filters |= {
+    "length": length,
+    "decimal": decimal,
+    "wheel": wheel,
+    "settled": settled_in,
+    "name_of": name_of,
+}
 templates.env.globals |= {"columns": COLUMNS, "task_names": TASK_NAMES}
 
 
@@ -148,6 +172,7 @@ async def index(request: Request) -> Response:
         "pages": max(1, math.ceil(total / PER_PAGE)),
         "status": now,
         "state": state_of(now),
+        "now": running(now),
         "settled": now["files"] + sum(settled_in(lane) for lane in now["lanes"].values()),
     }
     return templates.TemplateResponse(request, "index.html", context, status_code=400 if problem else 200)

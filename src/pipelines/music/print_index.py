@@ -35,6 +35,7 @@ from pipelines.music.tracing import (
     distinct,
     drawn_out,
     line_through,
+    may_be_one_line,
     stretch_along,
     votes,
 )
@@ -216,7 +217,10 @@ class PrintIndex:
                 mine = owners == track
                 if np.count_nonzero(mine) < VOTES or track in self._dead or (segment, track) in settled:
                     continue
-                line = line_through(query[mine], place[mine] - starts[track], segment * HOP + HOP)
+                here, there = query[mine], place[mine] - starts[track]
+                if here.size == VOTES and not may_be_one_line(here, there):
+                    continue
+                line = line_through(here, there, segment * HOP + HOP)
                 if line.hits < VOTES:
                     continue
                 low = segment * HOP
@@ -228,13 +232,16 @@ class PrintIndex:
 
     def _straight(self, items: Items, positions: Numbers, hits: Found) -> list[Span]:
         """What most copies need: one print along one diagonal, compared at once."""
-        found = []
+        found: list[Span] = []
+        whole: set[int] = set()
         for distance, place in diagonals(positions, hits):
             track = int(np.searchsorted(self._bounds[: len(self._names)], place, "right")) - 1
-            if track not in self._dead:
+            if track not in self._dead and track not in whole:
                 line = Line(1.0, float(distance - self._bounds[track]), 0, MANY)
                 if (span := stretch_along(items, track, self.items(track), line)) is not None:
                     found.append(span)
+                    if span.end - span.start >= WHOLE * items.size:
+                        whole.add(track)  # what lies beside its diagonal is the same sound, an item off
         return distinct(found)
 
     def _without_the_whole(self, found: Sequence[Span], hits: Found, size: int) -> Found:

@@ -45,6 +45,10 @@ CANDIDATES = 4
 TEMPOS = np.round(np.arange(0.92, 1.0801, 0.005), 3)
 """How fast the query plays the print. DJ players go 8 % either way; a step costs half an item in a segment."""
 
+FASTEST = float(TEMPOS[-1]) - 1
+LOOSE = 3
+"""Items by which two hits on one line may differ: one to either side of it, and half a one for rounding each."""
+
 FIT = 0.34
 """Bit error rate at which an item neither speaks for a line nor against it: between 0.30 and 0.367."""
 
@@ -170,6 +174,15 @@ def line_through(query: Numbers, place: Numbers, middle: int) -> Line:
     row, column = int(rows_of[pick]), int(columns[pick])
     count = int(grid[row, max(0, column - 1) : column + 2].sum())
     return Line(float(TEMPOS[row]), float(column + low + base), middle, count)
+
+
+def may_be_one_line(query: Numbers, place: Numbers) -> bool:
+    """False where `line_through` cannot find all of these on one line: two of them are further apart than at any tempo.
+
+    Chance brings threes together that lie within a bundle; this is a tenth of the cost of looking for their line.
+    """
+    way, turn = np.subtract.outer(query, query), np.subtract.outer(place - query, place - query)
+    return bool((np.abs(turn) <= FASTEST * np.abs(way) + LOOSE).all())
 
 
 def best_stretch(errors: Numbers) -> tuple[int, int]:

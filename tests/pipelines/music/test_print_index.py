@@ -23,7 +23,7 @@ from pipelines.music.print_store import INDEX
 from pipelines.music.prints import PER_SECOND, decode_items
 from pipelines.music.relations import covered, relation
 from pipelines.music.samples import Sample
-from pipelines.music.tracing import Span, _in_company, best_stretch
+from pipelines.music.tracing import VOTES, Span, _in_company, best_stretch, line_through, may_be_one_line
 from tests.pipelines.conftest import Make
 
 
@@ -67,6 +67,21 @@ def test_what_looks_for_company_leaves_nobody_out_who_has_it(found: list[int], l
     for place, number in enumerate(found):
         near = max(found.count(number + 1), found.count(number - 1)) if neighbours else 0
         assert place in said or found.count(number) + near < least
+
+
+@given(
+    st.lists(st.integers(0, 483), min_size=VOTES, max_size=VOTES, unique=True),
+    st.lists(st.integers(-63, 63), min_size=VOTES, max_size=VOTES),
+    st.floats(0.92, 1.08),
+    st.booleans(),
+)
+def test_three_hits_that_no_tempo_joins_are_passed_over_and_no_others(
+    positions: list[int], apart: list[int], tempo: float, lined: bool
+) -> None:
+    query = np.array(sorted(positions), dtype=np.int64)
+    bent = np.array(apart, dtype=np.int64) // (63 if lined else 1)
+    place = 10_000 + np.rint(query * tempo).astype(np.int64) + bent
+    assert may_be_one_line(query, place) or line_through(query, place, 242).hits < VOTES
 
 
 def test_of_hits_that_are_chance_hardly_any_pass() -> None:

@@ -34,22 +34,43 @@ function showOthers(status) {
   }
 }
 
-const MOST_NOW = 6;
+const MOST_NOW = 8;
+const SOON = 3; // seconds under which a job is over before anybody has read its name
 
-// What says how far it is: a long set is seen to move.
+const lengthOf = (seconds) => {
+  const whole = Math.round(seconds);
+  const two = (number) => String(number).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+};
+
+function cell(kind, text) {
+  const span = document.createElement("span");
+  span.className = kind;
+  span.textContent = text;
+  return span;
+}
+
+// What runs, and how far it is: a long set is seen to move.
 function showNow(status) {
-  const rows = status.active.filter((job) => job.note && job.progress < 1).slice(0, MOST_NOW);
-  const items = rows.map((job) => {
+  const found = status.active.filter((job) => job.note || job.seconds >= SOON);
+  found.sort((a, b) => a.since - b.since || (a.key < b.key ? -1 : 1));
+  const items = found.slice(0, MOST_NOW).map((job) => {
     const item = document.createElement("li");
+    const name = cell("name", job.path.replace(/\/+$/, "").split("/").pop() || job.path);
+    name.title = job.path;
     const bar = document.createElement("progress");
     bar.value = job.progress;
-    const name = job.path.split("/").pop();
-    bar.setAttribute("aria-label", name);
-    const text = document.createElement("span");
-    text.textContent = `${name}, ${job.note}`;
-    item.append(text, bar);
+    bar.setAttribute("aria-label", name.textContent);
+    item.append(cell("lane", job.lane), name, cell("far", job.note || `${lengthOf(job.seconds)} so far`), bar);
     return item;
   });
+  if (found.length > MOST_NOW) {
+    const more = document.createElement("li");
+    more.className = "more";
+    more.textContent = `and ${found.length - MOST_NOW} more`;
+    items.push(more);
+  }
   document.getElementById("now").replaceChildren(...items);
 }
 

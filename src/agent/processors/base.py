@@ -43,7 +43,7 @@ class Record(Payload):
 
 
 class ApiKeyManager(Protocol):
-    """Users' keys at the provider of models (agent.phoenix.billing); tests bring their own (agent.processors.inline)."""
+    """Users' keys at the provider of models (agent.phoenix.billing); tests have one key (agent.processors.inline)."""
 
     async def get(self, user: str) -> SecretStr:
         """The user's key. Raises NotGranted where there is none to be had."""

@@ -86,7 +86,7 @@ class Containers:
 
     def until(self, command: str, said: str) -> None:
         """Type a command until it says this among other things."""
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 900
         while said not in (found := self.type(command)):
             assert time.monotonic() < deadline, found
             time.sleep(1)

@@ -135,7 +135,10 @@ def test_upgrade(agent: Containers) -> None:
         with (agent.folder / "src/agent/__init__.py").open("a", encoding="utf-8") as source:
             source.write("# the next version\n")
 
-    agent.follow("upgrade", {"the repository is at its new version": comes_out})
+    try:
+        agent.follow("upgrade", {"the repository is at its new version": comes_out})
+    finally:
+        agent.shell.run(f"docker image rm --force {NEXT}-light {NEXT}-music")
 
 
 def test_migrate_to_lanes(agent: Containers) -> None:

@@ -5,7 +5,9 @@ phaze() { compose exec -T hub phaze "$@"; }
 
 valkey-cli() { compose exec -T valkey valkey-cli --raw "$@"; }
 
-logs() { compose logs --no-log-prefix --no-color "$1"; }
+logs() { # without what Compose writes between the lines for a terminal
+    compose logs --no-log-prefix --no-color "$1" | sed 's/\x1b\[[0-9]*K//g'
+}
 
 stop() { compose stop; }
 

@@ -57,7 +57,7 @@ class Installation:
 
     def until(self, command: str, said: str) -> None:
         """Type a command until it says this among other things."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while said not in (found := self.type(command)):
             assert time.monotonic() < deadline, found
             time.sleep(0.2)

@@ -86,7 +86,7 @@ class Containers:
 
     def until(self, command: str, said: str) -> None:
         """Type a command until it says this among other things."""
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 900
         while said not in (found := self.type(command)):
             assert time.monotonic() < deadline, found
             time.sleep(1)
@@ -135,7 +135,10 @@ def test_upgrade(agent: Containers) -> None:
         with (agent.folder / "src/agent/__init__.py").open("a", encoding="utf-8") as source:
             source.write("# the next version\n")
 
-    agent.follow("upgrade", {"the repository is at its new version": comes_out})
+    try:
+        agent.follow("upgrade", {"the repository is at its new version": comes_out})
+    finally:
+        agent.shell.run(f"docker image rm --force {NEXT}-light {NEXT}-music")
 
 
 def test_migrate_to_lanes(agent: Containers) -> None:

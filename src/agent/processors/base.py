@@ -45,21 +45,21 @@ class Record(Payload):
 class ApiKeyManager(Protocol):
     """Whose key pays."""
 
-    async def key_for(self, user_id: str) -> SecretStr:
-        """The user's key at the provider."""
+    async def get(self, user: str) -> SecretStr:
+        """The user's key at the provider; never log, return or keep it."""
 
-    async def renew(self, user_id: str) -> SecretStr:
-        """Another one, once the provider refused that."""
+    async def renew(self, user: str, refused: SecretStr) -> SecretStr:
+        """The key to use instead of one that the provider refused."""
 
 
 class NoApiKeys:
     """Where no billing service is set."""
 
-    async def key_for(self, user_id: str) -> SecretStr:
-        raise NotGranted("no billing service gives out keys; set PHAZE_BILLING_URL")
+    async def get(self, user: str) -> SecretStr:
+        raise NotGranted("nobody gives out keys here")
 
-    async def renew(self, user_id: str) -> SecretStr:
-        return await self.key_for(user_id)
+    async def renew(self, user: str, refused: SecretStr) -> SecretStr:
+        return await self.get(user)
 
 
 class Stage:

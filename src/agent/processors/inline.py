@@ -30,10 +30,10 @@ class OneKey:
     def __init__(self, key: str) -> None:
         self._key = SecretStr(key)
 
-    async def key_for(self, user_id: str) -> SecretStr:
+    async def get(self, user: str) -> SecretStr:
         return self._key
 
-    async def renew(self, user_id: str) -> SecretStr:
+    async def renew(self, user: str, refused: SecretStr) -> SecretStr:
         return self._key
 
 

@@ -119,7 +119,7 @@ def came_from_stream(run: Run) -> bool:
     if run.job is None:
         return STREAM_IN_TEXT in run.text
     meta = run.job.meta
-    return bool(meta) and all(isinstance(meta.get(name), str) for name in META)
+    return bool(meta) and isinstance(meta, dict) and all(isinstance(meta.get(name), str) for name in META)
 
 
 def progress_message(

@@ -20,7 +20,7 @@ from agent.processors.task import task_of
 from tests.agent.phoenix.engines import running
 from tests.agent.phoenix.surrounded import surrounding_worker
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Stage:

@@ -11,8 +11,9 @@ import pytest
 from redis.asyncio import Redis
 
 from agent.phoenix import keys
-from agent.phoenix.endings import Quarantined
+from agent.phoenix.endings import Endings, Quarantined, Result
 from agent.phoenix.letters import Letters
+from agent.phoenix.queue import LaneQueue
 from agent.processors import BaseProcessor
 from pipelines.context import Policy
 from pipelines.errors import InputChanged, InputRejected, RecordNotFoundError
@@ -417,3 +418,19 @@ async def test_a_bridge_ends_at_once_also_while_it_waits(stage: Any) -> None:
             await until(lambda: stage.redis.exists(stage.stream))
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)
+
+
+async def test_an_ordinary_job_costs_nothing_of_all_this(redis: Redis) -> None:
+    queue = LaneQueue(redis, name="ordinary")
+    endings = Endings(queue, "w", outbox=True)
+    for number in range(10):
+        await queue.enqueue("work", key=f"work:{number}")
+    await redis.config_resetstat()
+    _, runs, _ = await queue.step("w", "", 10)
+    for run in runs:
+        run.job, run.attempts = queue.readable(run.text), 1
+    await queue.step("w", "", 0, [endings.done(run, Result({})) for run in runs])
+    calls = {name.removeprefix("cmdstat_"): row["calls"] for name, row in (await redis.info("commandstats")).items()}
+    assert not calls.keys() & {"xack", "xdel", "xpending", "hget", "hset", "hdel"}
+    assert (calls["publish"], calls["xadd"], calls["evalsha"]) == (20, 10, 2), "a word at each claim and each end"
+    assert sum(calls.values()) <= 75

@@ -40,6 +40,9 @@ LEAST = 0.5
 TYPE = 0.72
 """Size of type, of the height of the box around it (boxes are drawn a little wide)."""
 
+GREEK_MU, MICRO = "\N{GREEK SMALL LETTER MU}", "\N{MICRO SIGN}"
+"""They look the same, the models know the letter only, and documents have the sign."""
+
 THREADS = 2
 """A page costs 10 CPU-seconds; lanes share cores, and a second thread halves the wait."""
 
@@ -113,7 +116,7 @@ def _pieces(picture: Picture) -> list[Piece]:
     if found.boxes is None or found.txts is None or found.scores is None:
         return []
     return [
-        Piece(text.strip(), float(score), [(float(x), float(y)) for x, y in box])
+        Piece(text.strip().replace(GREEK_MU, MICRO), float(score), [(float(x), float(y)) for x, y in box])
         for box, text, score in zip(found.boxes, found.txts, found.scores, strict=True)
         if text.strip() and score >= LEAST
     ]

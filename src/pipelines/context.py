@@ -42,7 +42,7 @@ class TaskContext(Protocol):
 
     async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:
         """What only the surroundings have, each `subject` with its own JSON: signed requests (`s3`), a key (`ssh-key`),
-        where the library's tracks occur in a fingerprint (`prints`).
+        where the library's tracks occur in a fingerprint (`prints`), a user's key to a language model (`llm-key`).
 
         Raises `NotAnswered` (ask again later) and `NotGranted`. Answers may be secrets: never log or return them.
         """

@@ -7,6 +7,7 @@ Three doors: `parse_pages` (a function), `run` (the library's: record id, user i
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -90,7 +91,7 @@ async def parse_pages(
 
     `on_usage` hears of every attempt at the model (`llm.Usage`). Raises ModelBusy, KeyRefused, ModelMisused.
     """
-    facts = parse_by_rules(pages) if facts is None else facts
+    facts = await asyncio.to_thread(parse_by_rules, pages) if facts is None else facts
     result = Parsed(facts=facts, pages=len(pages), pages_without_text=sum(not page.text.strip() for page in pages))
     if model is None:
         return result

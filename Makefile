@@ -80,6 +80,7 @@ bench-audio: $(STAMP) ## CPU seconds a minute of sound and peak memory, by profi
 cases: $(DEV) ## Awkward files (shared cases, mutagen's own) through three tasks: a table of what came of each, and its test
 	@$(BIN)/python -m tests.pipelines.music.taking
 	@$(BIN)/pytest --quiet -m "cases or not cases" tests/pipelines/music/test_cases.py
+	@$(BIN)/pytest --quiet -m "cases or not cases" tests/pipelines/documents/test_router.py -k awkward
 
 bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4 minutes); writes benchmarks/RESULTS-PRINTS.md
 	@sh tests/system-packages

@@ -12,7 +12,7 @@ from typing import Any
 
 from agent import heartbeat, lanes
 from pipelines.context import Policy, TaskContext, task
-from pipelines.errors import InputRejected, RecordNotFoundError
+from pipelines.errors import InputRejected, RecordNotFoundError, TryLater
 from pipelines.payload import Payload, TaskResult
 from tests.agent import child_functions as work
 
@@ -63,6 +63,8 @@ async def wish(ctx: TaskContext, payload: Wish) -> Echo:
             raise RecordNotFoundError("gone.mp3")
         case "fail":
             raise ConnectionError("the store is away")
+        case "later":
+            raise TryLater("the store is busy", after=payload.seconds)
         case "crash":
             await ctx.child(work.crash)
         case "spin":

@@ -10,9 +10,9 @@ import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Protocol, TypeVar, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from pipelines.documents.page import Category, Page
 
@@ -47,6 +47,29 @@ class Categories(BaseModel):
 
 Classify = Callable[[str], Awaitable[Sequence[Category] | None]]
 """A page's text -> what a model takes it for; None: it gave no usable answer. Raises TryLater where it is away."""
+
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class Asks(Protocol):
+    """A client of a language model (`llm.Client` is one)."""
+
+    async def ask(self, instructions: str, text: str, answer: type[T], key: SecretStr | None) -> T:
+        """What the model says of `text`, as an `answer`."""
+
+
+def classified_by(client: Asks, key: SecretStr | None, unusable: tuple[type[Exception], ...]) -> Classify:
+    """Ask `client`, with that key; what raises one of `unusable` (it refuses, or its answer fits nothing) is no answer,
+    anything else is passed on."""
+
+    async def classify(text: str) -> Sequence[Category] | None:
+        try:
+            return (await client.ask(INSTRUCTIONS, text, Categories, key)).categories
+        except unusable:
+            return None
+
+    return classify
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ class Passed(BaseModel):
 
     number: int
     reason: str
+    last: int | None = None
+    """The last of several in a row; None: it is one."""
 
 
 class ReadPages(TaskResult):
@@ -79,7 +81,8 @@ class Reading:
             else:
                 await self._take(one)
             await self._context.progress(number / len(looked), f"page {number} of {count}")
-        self._result.skipped += [Passed(number=n, reason="too-many-pages") for n in range(len(looked) + 1, count + 1)]
+        if len(looked) < count:
+            self._result.skipped.append(Passed(number=len(looked) + 1, last=count, reason="too-many-pages"))
         return self._judged(count)
 
     async def _within(self, seconds: float, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -177,6 +180,7 @@ class Reading:
             raise InputRejected("unreadable", f"none of its {count} pages: {result.failed[0].reason}")
         if result.failed or missing:
             passed = [*result.failed, *missing]
+            pages = sum((page.last or page.number) - page.number + 1 for page in passed)
             result.outcome = "partial"
-            result.reason = f"{len(passed)} of {count} pages: {passed[0].reason}"
+            result.reason = f"{pages} of {count} pages: {passed[0].reason}"
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,18 @@ async def test_what_may_go_better_next_time_is_scheduled_and_nothing_is_recorded
     assert "ConnectionError: the store is away" in (job.error or "")
     assert await bench.outbox() == []
     assert await bench.redis.exists(keys.marker_key("wish", "7"), keys.lock_key("wish", "7")) == 0
+
+
+@pytest.mark.parametrize(("asked", "wait"), [(120.0, 120.0), (1e9, 3600.0), (0.0, 2.0)])
+async def test_a_retry_waits_as_long_as_the_other_side_asks_within_an_hour(
+    bench: Bench, asked: float, wait: float
+) -> None:
+    begun = time.time()
+    job = await bench.run(do="later", seconds=asked)
+    due = await bench.redis.zscore(keys.incomplete_key(QUEUE), job.id)
+    assert due is not None
+    assert wait <= due + 1 - begun <= wait + 60
+    assert "TryLater: the store is busy" in (job.error or "")
 
 
 async def test_three_dead_children_are_the_jobs_own_fault(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
-from pipelines.documents.categories import categorised, judge
+from pipelines.documents.categories import categorised, classified_by, judge
 from pipelines.documents.extract import read_pages
 from pipelines.documents.page import Category, Cell, Line, Page
+from pipelines.errors import TryLater
 from tests.pipelines.documents.reports import LAYOUTS, Layout, make
 from tests.pipelines.documents.reports.letters import LETTERS, Letter
 
@@ -67,6 +69,29 @@ async def test_a_model_without_an_answer_leaves_what_the_rules_say() -> None:
         return None
 
     assert (await categorised(page_of("Your operation is on Monday."), model)).categories == ["procedures"]
+
+
+async def test_a_client_is_asked_with_the_key_and_what_it_cannot_answer_is_left_to_the_rules() -> None:
+    class Client:
+        error: Exception | None = None
+        keys: list[SecretStr | None] = []  # noqa: RUF012 - one client, one test
+
+        async def ask(self, instructions, text, answer, key):  # type: ignore[no-untyped-def]
+            self.keys.append(key)
+            if self.error is not None:
+                raise self.error
+            return answer.model_validate({"categories": ["genetics"]})
+
+    client, key = Client(), SecretStr("k")
+    model = classified_by(client, key, (ValueError,))
+    page = page_of("Your operation is on Monday.")
+    assert (await categorised(page, model)).categories == ["genetics"]
+    assert client.keys == [key]
+    client.error = ValueError("it refuses")
+    assert (await categorised(page, model)).categories == ["procedures"]
+    client.error = TryLater("it is busy")
+    with pytest.raises(TryLater):
+        await categorised(page, model)
 
 
 @settings(max_examples=50)

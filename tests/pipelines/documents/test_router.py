@@ -85,7 +85,7 @@ async def test_the_task_takes_what_its_payload_says_and_settings_from_the_enviro
     heard: list[float] = []
     result = await route_document(InlineContext(on_progress=lambda fraction, note: heard.append(fraction)), payload)
     assert [page.number for page in result.pages] == [1, 2]
-    assert [(page.number, page.reason) for page in result.skipped] == [(3, "too-many-pages")]
+    assert [(page.number, page.last, page.reason) for page in result.skipped] == [(3, 3, "too-many-pages")]
     assert (result.outcome, result.reason) == ("partial", "1 of 3 pages: too-many-pages")
     assert heard[-1] == 1.0
 

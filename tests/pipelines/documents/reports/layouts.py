@@ -96,7 +96,7 @@ OPEN: tuple[Layout, ...] = (
     Layout(
         "rotate-entry",
         ES,
-        (("name", 4), ("flag", 0.5), ("value", 1.5), ("unit", 1.8), ("range", 2)),
+        (("name", 4), ("flag", 0.8), ("value", 1.5), ("unit", 1.8), ("range", 2)),
         turned=90,
         rotate=90,
     ),

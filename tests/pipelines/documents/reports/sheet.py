@@ -25,7 +25,9 @@ class Sheet:
         self._file = io.BytesIO()
         across = turned in (90, 270)
         paper = (self.height, self.width) if across else (self.width, self.height)
-        self._canvas = Canvas(self._file, pagesize=paper, invariant=1)
+        # reportlab takes the size of a page with a /Rotate as it is shown, and swaps it in the file.
+        shown = paper[::-1] if rotate in (90, 270) else paper
+        self._canvas = Canvas(self._file, pagesize=shown, invariant=1)
         self._begin()
 
     def _begin(self) -> None:

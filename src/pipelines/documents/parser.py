@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
@@ -20,6 +20,9 @@ from pipelines.documents.notes import diagnoses, procedures
 from pipelines.documents.page import Page
 from pipelines.documents.variants import variants
 from pipelines.payload import Payload, TaskResult
+
+if TYPE_CHECKING:
+    from pipelines.documents.llm import OnUsage
 
 MOST_PAGES = 2000
 SECONDS_A_PAGE = 5.0
@@ -85,7 +88,7 @@ def parse_by_rules(pages: list[Page]) -> Facts:
 
 async def parse_pages(
     pages: list[Page], model: ModelChoice | None = None, key: SecretStr | None = None, *, facts: Facts | None = None,
-    on_usage: Any = None,
+    on_usage: OnUsage | None = None,
 ) -> Parsed:  # fmt: skip
     """The facts of a document; with a model, what it adds. `facts`: what the rules found, where that is done already.
 
@@ -128,7 +131,7 @@ def model_of_the_environment() -> tuple[ModelChoice | None, SecretStr | None]:
 
 async def run(
     record_id: str, user_id: str, pages: list[Page] | list[dict[str, Any]], *, model: ModelChoice | None = None,
-    key: SecretStr | None = None, on_usage: Any = None,
+    key: SecretStr | None = None, on_usage: OnUsage | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What a document says, as JSON (`Parsed`). Without `model` the environment names one, or there is none."""
     if model is None:

@@ -88,7 +88,8 @@ class Policy:
     """Names what the task leans on (an endpoint, a provider) for the circuit breaker; None, or an empty name: only this
     machine."""
     user: Callable[[Any], str] | None = None
-    """Whose key pays for the calls to `dependency`; what is wrong with the key holds up that user's jobs alone."""
+    """Whose key pays for the calls to `dependency`; what is wrong with the key holds up that user's jobs alone.
+    None, or an empty name: nobody pays."""
 
 
 def task(policy: Policy) -> Callable[[TaskFunction], TaskFunction]:

@@ -103,7 +103,7 @@ class Execution:
         self._run.outside_effects = policy.outside_effects
         self._run.limit(seconds + TIMEOUT_MARGIN)
         circuit = (policy.dependency(payload) or None) if policy.dependency is not None else None
-        user = None if policy.user is None else str(policy.user(payload))
+        user = (str(policy.user(payload)) or None) if policy.user is not None else None
         self._payer = RunPayer(
             self._run, self._queue, self._paying, user=user, version=payload.version, worker=self._worker
         )

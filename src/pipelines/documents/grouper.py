@@ -8,6 +8,7 @@ converted. The same result printed twice (on two pages, in two documents) is one
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import defaultdict
 from typing import Any, Literal
@@ -246,7 +247,8 @@ def _group(analyte: Analyte, results: list[Measured], how: How) -> Group:
 async def run(record_id: str, user_id: str, pages: list[dict[str, Any]]) -> dict[str, Any]:
     """`pages`: what the parser answered for each document (`Parsed` as JSON); all groups, as JSON (`Grouped`)."""
     facts = [Facts.model_validate(parsed["facts"]) for parsed in pages]
-    return {"record_id": record_id, "user_id": user_id, **group_facts(facts).model_dump(mode="json")}
+    grouped = await asyncio.to_thread(group_facts, facts)
+    return {"record_id": record_id, "user_id": user_id, **grouped.model_dump(mode="json")}
 
 
 def group_seconds(payload: GroupPayload) -> float:

@@ -167,7 +167,9 @@ class Client:
             raise KeyRefused(f"{at}: it does not take the key; renew it")
         if status in (408, 409, 425, 429) or status >= 500:
             self._tell("busy", said)
-            raise ModelBusy(at, retry_after(response.headers))
+            busy = ModelBusy(at, retry_after(response.headers))
+            busy.symptom = status
+            raise busy
         error = said.get("error")
         named = [str(error.get(name) or "") for name in ("type", "code")] if isinstance(error, dict) else []
         code = " ".join(filter(None, named))  # which of the two says it differs from server to server

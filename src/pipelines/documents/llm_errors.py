@@ -6,11 +6,18 @@ from pipelines.errors import TaskError, TryLater
 
 
 class ModelBusy(TryLater):
-    """The endpoint is away, overloaded or asks for patience: try again, not before `after` seconds (None: not said)."""
+    """The endpoint is away, overloaded or asks for patience: try again, not before `after` seconds (None: not said).
+
+    `symptom`: the HTTP status that it answered, if it did; a provider's 429 speaks of the key.
+    """
+
+    symptom: int | None = None
 
 
 class KeyRefused(TaskError):
     """401: the endpoint does not take this key. Renew it once, then give up on it."""
+
+    symptom = 401
 
 
 class ModelMisused(TaskError):

@@ -7,8 +7,9 @@ Three doors: `parse_pages` (a function), `run` (the library's: record id, user i
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
@@ -18,7 +19,11 @@ from pipelines.documents.labs import biomarkers, conventions
 from pipelines.documents.notes import diagnoses, procedures
 from pipelines.documents.page import Page
 from pipelines.documents.variants import variants
+from pipelines.payer import spent
 from pipelines.payload import Payload, TaskResult
+
+if TYPE_CHECKING:
+    from pipelines.documents.llm import OnUsage, Usage
 
 MOST_PAGES = 2000
 SECONDS_A_PAGE = 5.0
@@ -27,7 +32,7 @@ LONGEST = 4 * 3600.0
 
 
 class ModelChoice(BaseModel):
-    """A model to ask besides the rules. Its key is never here: the task asks for it (`ctx.ask("llm-key", ...)`)."""
+    """A model to ask besides the rules. Its key is never here: the task asks for it (`ctx.api_key()`)."""
 
     base_url: str
     """Before `/chat/completions`, without user or password: it is shown."""
@@ -84,18 +89,18 @@ def parse_by_rules(pages: list[Page]) -> Facts:
 
 async def parse_pages(
     pages: list[Page], model: ModelChoice | None = None, key: SecretStr | None = None, *, facts: Facts | None = None,
-    on_usage: Any = None,
+    on_usage: OnUsage | None = None,
 ) -> Parsed:  # fmt: skip
     """The facts of a document; with a model, what it adds. `facts`: what the rules found, where that is done already.
 
     `on_usage` hears of every attempt at the model (`llm.Usage`). Raises ModelBusy, KeyRefused, ModelMisused.
     """
-    facts = parse_by_rules(pages) if facts is None else facts
+    facts = await asyncio.to_thread(parse_by_rules, pages) if facts is None else facts
     result = Parsed(facts=facts, pages=len(pages), pages_without_text=sum(not page.text.strip() for page in pages))
     if model is None:
         return result
     from pipelines.documents.by_model import merged, read_by_model
-    from pipelines.documents.llm import Client, Model, Usage
+    from pipelines.documents.llm import Client, Model
 
     def used(usage: Usage) -> None:
         result.tokens.attempts += 1
@@ -127,7 +132,7 @@ def model_of_the_environment() -> tuple[ModelChoice | None, SecretStr | None]:
 
 async def run(
     record_id: str, user_id: str, pages: list[Page] | list[dict[str, Any]], *, model: ModelChoice | None = None,
-    key: SecretStr | None = None, on_usage: Any = None,
+    key: SecretStr | None = None, on_usage: OnUsage | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What a document says, as JSON (`Parsed`). Without `model` the environment names one, or there is none."""
     if model is None:
@@ -145,15 +150,20 @@ def parse_seconds(payload: ParsePayload) -> float:
 
 
 def llm_of(payload: ParsePayload) -> str:
-    """The dependency: `llm:<host>:<user>`, so that one user's bad key holds up nobody else; empty without a model."""
+    """The dependency: `llm:<host>`; empty without a model."""
     if payload.model is None:
         return ""
     from urllib.parse import urlsplit
 
-    return f"llm:{urlsplit(payload.model.base_url).netloc}:{payload.user_id}"
+    return f"llm:{urlsplit(payload.model.base_url).netloc}"
 
 
-@task(Policy(timeout=parse_seconds, dependency=llm_of))
+def payer_of(payload: ParsePayload) -> str:
+    """Who pays for the model; nobody without one."""
+    return payload.user_id if payload.model is not None else ""
+
+
+@task(Policy(timeout=parse_seconds, dependency=llm_of, user=payer_of))
 async def parse(ctx: TaskContext, payload: ParsePayload) -> Parsed:
     """The facts of one document. Rules run in a child process: a page that is made to be slow costs its own job.
 
@@ -162,6 +172,9 @@ async def parse(ctx: TaskContext, payload: ParsePayload) -> Parsed:
     facts = await ctx.child(parse_by_rules, payload.pages)
     if payload.model is None:
         return await parse_pages(payload.pages, facts=facts)
-    answer = await ctx.ask("llm-key", {"user_id": payload.user_id, "base_url": payload.model.base_url})
-    key = SecretStr(str(answer["key"])) if answer.get("key") else None
-    return await parse_pages(payload.pages, payload.model, key, facts=facts)
+
+    def used(usage: Usage) -> None:
+        spent(usage.prompt_tokens, usage.completion_tokens, usage.model)
+
+    key = (await ctx.api_key()).secret
+    return await parse_pages(payload.pages, payload.model, key, facts=facts, on_usage=used)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipelines.documents.extract import read_pages
 from pipelines.documents.parser import parse_by_rules
+from pipelines.errors import InputRejected
 from tests.pipelines.documents.reports import LAYOUTS, make
 from tests.pipelines.documents.scoring import Score, score
 
@@ -27,3 +28,13 @@ def test_printed_layouts_reach_the_bars_by_rules_alone(tmp_path: Path) -> None:
                 assert fact.value.printed in printed
     assert total.recall >= 0.95, total
     assert total.precision >= 0.98, total
+
+
+def test_awkward_documents_break_nothing(cases: Path) -> None:
+    for path in sorted((cases / "pdf").glob("*.pdf")):
+        try:
+            pages = read_pages(path)
+        except InputRejected:
+            continue
+        for fact in parse_by_rules(pages).biomarkers:
+            assert fact.value.printed

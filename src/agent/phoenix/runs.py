@@ -86,7 +86,7 @@ class Onward:
     """A JSON object."""
     version: str = ""
     pages: str = ""
-    """The record's pages as a JSON list; '-' drops them, '' leaves them as they are."""
+    """The record's pages as a JSON list; '-' drops those of the run's version, '' leaves them as they are."""
 
 
 @dataclass(slots=True)

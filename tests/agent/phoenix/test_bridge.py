@@ -355,6 +355,21 @@ async def test_a_result_goes_to_the_next_stage_once_and_the_pages_live_until_the
     assert await redis.exists("pages:r3") == 0
 
 
+async def test_pages_that_were_extracted_anew_are_left_to_the_newer_version(redis: Redis) -> None:
+    first, second = a_stage(redis, "first", First), a_stage(redis, "second", Second)
+    async with first.working():
+        await first.ask("r1", text="old")
+        await until(lambda: _is_empty(first))
+        await first.ask("r1", text="new")
+        await until(lambda: _is_empty(first))
+    assert await second.left() == 2
+    async with second.working():
+        await until(lambda: _is_empty(second))
+    assert await second.letters() == []
+    assert [data["text"] for _, _, data in second.processor.ran][-1] == "new"
+    assert await redis.exists("pages:r1", keys.pages_version_key("r1")) == 0
+
+
 async def test_a_settle_that_is_sent_again_sends_nothing_on_again(redis: Redis) -> None:
     first = a_stage(redis, "first", First)
     await first.ask("r1")

@@ -58,7 +58,7 @@ local function take_in(id, record, version, job, said)
     if field(marker, 'version') == version then
         refresh(marker_at, marker)
         if known then redis.call('HDEL', entries, record) end
-        if drops then redis.call('DEL', pages_key(record)) end
+        if drops then drop_pages(record, version) end
         end_entry(service, id)
         return 'done'
     end

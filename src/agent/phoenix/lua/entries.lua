@@ -26,6 +26,13 @@ local function end_entries(service, record)
     redis.call('HDEL', entries_key(service), record)
 end
 
+-- Pages belong to the version for which they were left: the end of an older one leaves them to the newer.
+local function drop_pages(record, version)
+    local meant = redis.call('MGET', pages_version_key(record))[1]
+    if meant and meant ~= '' and meant ~= version then return end
+    redis.call('DEL', pages_key(record), pages_version_key(record))
+end
+
 -- Raises where end_entries could not write. What ends a job asks before it writes anything.
 local function demand_entries(service)
     demand(entries_key(service), 'hash')

@@ -67,6 +67,7 @@ local function stream_key(service) return 'phoenix:' .. service .. ':input' end
 local function group_name(service) return service .. '-group' end
 local function entries_key(service) return 'phoenix:' .. service .. ':entries' end
 local function pages_key(record) return 'pages:' .. record end
+local function pages_version_key(record) return 'phoenix:pages-of:' .. record end
 local function progress_channel(record) return 'phoenix:progress:' .. record end
 
 -- Raises where a key is of another type than it should be. Each key is looked at once in a script.

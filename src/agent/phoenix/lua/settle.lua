@@ -11,7 +11,7 @@
 --        deaths   what is known of its deaths: '' as before, '-' forget them, else `takeovers:own`
 --        stage    nil, or for a stage of a pipeline that settles {'1' if it answers for entries of its stream, the next
 --                 stage's service or '', the user, data and version for its entry, the record's pages ('' leaves them,
---                 '-' drops them), what listeners to the record's progress are told}
+--                 '-' drops those of this version), what listeners to the record's progress are told}
 -- Out  for each 'settled' | 'stale' | 'error: ...'; what is sent again answers 'settled'
 -- Invariant: marker, outbox entry, the next stage's entry, release of the lock and acknowledgement (of the stream's
 -- entries as well) happen together or not at all. A stale owner changes nothing and is counted. A job that was asked to
@@ -57,9 +57,10 @@ local function pass_on(run)
             'record_id', run.record, 'user_id', user, 'data', data, 'version', version)
     end
     if pages == '-' then
-        redis.call('DEL', pages_key(run.record))
+        if run.marker ~= '' then drop_pages(run.record, field(run.marker, 'version')) end
     elseif pages ~= '' then
         redis.call('SET', pages_key(run.record), pages, 'PX', decimal(PAGES_LIFE))
+        redis.call('SET', pages_version_key(run.record), version, 'PX', decimal(PAGES_LIFE))
     end
     local service, record = named_by(string.sub(run.id, #ARGV[1] + 1))
     if asked == '1' and service then end_entries(service, record) end

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from pipelines.documents.names import plain
+from pipelines.documents.names import known, plain
 from pipelines.documents.names import words as vocabulary
 from pipelines.documents.page import Line, Page
 from pipelines.documents.ranges import parse_range
@@ -128,11 +128,20 @@ def _unglued(word: str) -> list[tuple[int, int]]:
 
 def pieces(line: Line, offset: int, decimal: Decimal) -> list[Piece]:
     """The pieces of a line from left to right. `offset`: where the line begins in the page's text."""
-    found: list[Piece] = []
-    for index, cell in enumerate(words(line, offset)):
-        if cell:
-            found.extend(_of_cell(cell, index, decimal))
-    return found
+    cells = [cell for cell in words(line, offset) if cell]
+    split = [_of_cell(cell, index, decimal) for index, cell in enumerate(cells)]
+    for index, cell in enumerate(cells[:-1]):
+        if _is_numbered(split[index], split[index + 1][0], decimal):
+            split[index] = [joined(cell, decimal, index, "text")]
+    return [piece for some in split for piece in some]
+
+
+def _is_numbered(some: list[Piece], following: Piece, decimal: Decimal) -> bool:
+    """`IgG subclass 1` before a cell that holds the value: the number is of the name, unless the name is known without."""
+    if len(some) != 2 or some[0].roles != {"text"} or not all("value" in piece.roles for piece in (some[1], following)):
+        return False
+    value = parse_value(following.text, decimal)
+    return value is not None and value.kind != "interval" and not known(some[0].text)
 
 
 def pieces_of(some: list[Word], cell: int, decimal: Decimal) -> list[Piece]:
@@ -176,7 +185,7 @@ def _range_and_unit(cell: list[Word], index: int, decimal: Decimal) -> list[Piec
     """`< 0.4 µg/L` may be a result: its unit is a piece of its own."""
     for split in range(len(cell) - 1, 0, -1):
         first, rest = joined(cell[:split], decimal, index), joined(cell[split:], decimal, index)
-        if "range" in first.roles and "unit" in rest.roles:
+        if "value" in first.roles and "unit" in rest.roles:
             return [first, rest]
     return None
 
@@ -205,6 +214,8 @@ def _typed(cell: list[Word], index: int, decimal: Decimal, depth: int = 0) -> li
         return None
     for size in range(min(len(cell), 7), 0, -1):
         piece = joined(cell[:size], decimal, index)
+        if piece.roles == {"range"} and _range_and_unit(cell[:size], index, decimal):
+            continue
         if piece.roles != {"text"} and piece.roles != {"date"}:
             rest = _typed(cell[size:], index, decimal, depth + 1)
             if rest is not None:

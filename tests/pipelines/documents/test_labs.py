@@ -208,3 +208,38 @@ def test_a_method_below_a_name_that_is_known_is_no_part_of_it() -> None:
         "Test | Result | Units\nGlucose | 95 | mg/dL\n(Hexokinase)\nSodium | 140 | mmol/L\nPotassium | 4 | mmol/L"
     )
     assert [name for name, *_ in found] == ["Glucose", "Sodium", "Potassium"]
+
+
+UNITS = (
+    "mg/dL",
+    "10^3/µL",
+    "x 10^6/µL",
+    "mL/min/1,73 m²",
+    "mg/g Krea",
+    "%",
+    "/HPF",
+    "× 10⁹/L",
+    "E/L",
+    "mil/mm³",
+    "ng/mL FEU",
+)
+VALUES = ("5.4", "<5", "> 90", "0-2", "1.2e3", "≥ 60")
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_value_and_its_unit_in_one_cell_are_two_whatever_follows(unit: str) -> None:
+    for value in VALUES:
+        for flag in ("", " H"):
+            for reference in ("3-9", "< 10", ""):
+                [found, _] = read(
+                    f"Test | Result | Range\nGlucose | {value} {unit}{flag} | {reference}\nSodium | 140 mmol/L"
+                )
+                assert (found.value.printed, found.unit, found.flag) == (value, unit, flag.strip())
+
+
+@pytest.mark.parametrize(
+    "name", ["IgG Subclass 1", "CA 19-9", "25-OH Vitamin D", "Cl-", "T3, Free", "Mg", "K", "INR", "pH"]
+)
+def test_names_that_hold_numbers_signs_and_units_stay_whole(name: str) -> None:
+    for rest in ("5.4 | mg/dL | 3-9", "<5 | U/L | 0-10", "Negative | | Negative"):
+        assert read(f"Test | Result | Units | Range\n{name} | {rest}")[0].name == name

@@ -119,7 +119,7 @@ def report_lines(measured: dict[str, Result], with_model: bool) -> Iterator[str]
     )
     yield "A result counts as right if name, value and unit are the printed characters; found twice is once wrong."
     yield "The reports are synthetic (tests/pipelines/documents/reports); the truth is what was printed on them."
-    yield "Nobody looked at the layouts held out, nor at what the rules made of them, while the rules were written."
+    yield "Of the layouts held out only names and scores were seen while the rules were written, never a page."
     yield ""
     for is_scanned, kind in ((False, "Printed"), (True, "Scanned")):
         for held, what in (({False, True}, "all layouts"), ({True}, "only those held out")):

@@ -137,7 +137,7 @@ def pieces(line: Line, offset: int, decimal: Decimal) -> list[Piece]:
 
 
 def _is_numbered(some: list[Piece], following: Piece, decimal: Decimal) -> bool:
-    """`IgG subclass 1` before a cell that holds the value: the number is of the name, if that is not known without."""
+    """`IgG subclass 1` before a cell with the value: the number is of the name, unless the name is known without."""
     if len(some) != 2 or some[0].roles != {"text"} or not all("value" in piece.roles for piece in (some[1], following)):
         return False
     value = parse_value(following.text, decimal)

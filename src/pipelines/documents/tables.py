@@ -137,6 +137,8 @@ def _rows_of(placed: list[tuple[Piece, Head]], columns: list[Head], group: int) 
         flag = next((p for p in of("flag") if p is not unit), None)
         if flag is None:
             flag = next((p for p in of("result", "unit") if "flag" in p.roles and p not in (value, unit)), None)
+        if flag is None:  # one that stands far to the right of its value
+            flag = next((p for p in of("reference") if p.roles == {"flag"}), None)
         reference = [p for p in of("reference") if p not in (unit, flag, value)]
         if not reference:
             reference = [p for p in of("result", "unit") if "range" in p.roles and p not in (value, unit, flag)][:1]

@@ -85,7 +85,7 @@ bench-prints: $(STAMP) ## Measure the index of fingerprints at 100,000 tracks (4
 	@sh tests/system-packages
 	@$(BIN)/python benchmarks/prints.py --write
 
-containers: $(DEV) ## Build the images, and test Compose files and runbooks on a real Docker engine (20 minutes)
+containers: $(DEV) ## Build the images, and test Compose files and runbooks on a real Docker engine (half an hour)
 	@CI=true $(BIN)/pytest -m compose tests/compose tests/runbooks
 
 lint: $(DEV) ## Lint and types only

@@ -155,8 +155,9 @@ def test_out_of_memory(agent: Installation) -> None:
 def test_backup_and_restore(agent: Installation) -> None:
     for name in ("a", "b"):
         sound(agent.music / f"{name}.wav", 3 + len(agent.music.name))
+    agent.type("phaze pause analyze")
     agent.scan(agent.music)
-    agent.until("phaze backup --force count.sqlite", " 7 results")
+    agent.until("phaze backup --force count.sqlite", " 5 results")
     agent.type("phaze pause meta")
     agent.put("extract_file_metadata", {"17": MetadataPayload(**about(agent.music / "a.wav", agent.music))})
 

@@ -155,9 +155,9 @@ def test_migrate_to_lanes(agent: Containers) -> None:
 
 
 def test_backup_and_restore(agent: Containers) -> None:
-    agent.type(f"echo PHAZE_MUSIC_DIR={agent.music} >.env; start")
+    agent.type(f"echo PHAZE_MUSIC_DIR={agent.music} >.env; start; phaze pause analyze")
     agent.python(SCAN)
-    agent.until("phaze backup - >count.sqlite; " + COUNT, "(7,)")
+    agent.until("phaze backup - >count.sqlite; " + COUNT, "(5,)")
     agent.type("phaze pause meta")
     about = {"version": "v1", "path": "/music/one.wav", "root": "/music", "size": 1}
     agent.put("phaze-agent-local-meta", "extract_file_metadata", [{"key": "extract_file_metadata:17", **about}])

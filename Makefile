@@ -9,11 +9,12 @@ DEV := $(VENV)/.installed-dev
 SERVERS := $(VENV)/servers/.installed
 # Handed over in the environment, to the letter: no shell and no make looks into a folder's name.
 override MUSIC := $(value MUSIC)
-export MUSIC
+override DOCUMENTS := $(value DOCUMENTS)
+export MUSIC DOCUMENTS
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up test faults chaos bench bench-audio bench-prints bench-documents llm cases containers lint format lock clean
+.PHONY: help up up-documents test faults chaos bench bench-audio bench-prints bench-documents llm cases containers lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -43,6 +44,9 @@ $(SERVERS): tests/servers.txt | $(DEV)
 
 up: $(STAMP) ## Take MUSIC (else a synthesised sample set) through all lanes; KEEP=1 keeps everything running
 	@$(BIN)/phaze up $(if $(filter 0 no false,$(KEEP)),--once) $(if $(MUSIC),-- "$$MUSIC",--samples)
+
+up-documents: $(STAMP) ## Read the lab reports of DOCUMENTS (folder or file), else a sample set that is printed on the spot
+	@$(BIN)/phaze documents $(if $(DOCUMENTS),-- "$$DOCUMENTS",--samples)
 
 JOBS ?= 0
 test: $(DEV) $(SERVERS) ## Lint, types, and all tests, in containers too where Docker answers (JOBS=3: three at a time)

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transfers": ("agent.offload:transfers", "Show what became of files that were sent."),
     "new": ("agent.new_command:new", "Write the skeleton of a pipeline of your own."),
     "models": ("agent.models_command:models", "Pretrained models: list, install, verify."),
+    "documents": ("agent.documents.command:documents", "Read lab reports (PDF): a table of results over time."),
     "watch": ("agent.watching.command:watch", "Watch folders, and scan what changes in them."),
     "doctor": ("agent.doctor:doctor", "Say what is missing or misfit on this machine, and the remedy."),
     "settings": ("agent.settings_command:settings", "Show every setting and its value."),

@@ -106,11 +106,12 @@ def as_csv_text(found: Sequence[Track]) -> str:
     writer.writerow(CSV_COLUMNS)
     for track in found:
         row = {**track.as_json(), "problems": problem_text(track), "pending": " ".join(track.pending)}
-        writer.writerow([_cell(row[name]) for name in CSV_COLUMNS])
+        writer.writerow([safe_cell(row[name]) for name in CSV_COLUMNS])
     return out.getvalue()
 
 
-def _cell(value: object) -> object:
+def safe_cell(value: object) -> object:
+    """What a spreadsheet would run as a formula, quoted with an apostrophe; empty for None."""
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return "" if value is None else value

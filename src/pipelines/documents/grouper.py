@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections import defaultdict
 from typing import Any, Literal
 
@@ -32,6 +33,8 @@ Technol 2019, 13(3)."""
 
 ROUNDED = 0.006
 """Relative: 5.3 mmol/L and 95 mg/dL of glucose are one result, each rounded as it is printed."""
+
+_PLAIN_UNITS = re.compile(r"(?<![\w{])([a-z]?)U(?![\w\]}])")
 
 How = Literal["alias", "likeness"]
 
@@ -163,6 +166,7 @@ def _is_part(code: str) -> bool:
 
 def _converted(value: float, code: str, to: str, analyte: Analyte) -> float | None:
     """`value` in another unit of the same analyte."""
+    code = _international(code, analyte)
     if analyte.slug == "hba1c" and code != to:
         return _hba1c(value, code, to)
     if analyte.slug == "insulin" and ("iU" in code) != ("iU" in to):
@@ -176,6 +180,13 @@ def _converted(value: float, code: str, to: str, analyte: Analyte) -> float | No
     if FEU in code and FEU not in to:
         to = _in_feu(to)
     return convert(value, code, to, molar_mass(analyte.mass), charge(analyte.mass))
+
+
+def _international(code: str, analyte: Analyte) -> str:
+    """Laboratories print mU/L of a hormone for mIU/L, and IU/L of an enzyme for U/L: the analyte says which it is."""
+    if "[iU]" in analyte.conventional:
+        return _PLAIN_UNITS.sub(r"\1[iU]", code)
+    return code.replace("[iU]", "U") if _PLAIN_UNITS.search(analyte.conventional) else code
 
 
 def _in_feu(unit: str) -> str:

@@ -45,6 +45,9 @@ def slug(*args: str) -> str | None:
         (("WBC", "2", "/HPF", "urine"), "urine_wbc"),
         (("Витамин В12", "400", "пг/мл"), "vitamin_b12"),
         (("INR", "1.0"), "inr"),
+        (("TSH", "1.98", "mU/L"), "tsh"),
+        (("TSH", "1.98", "\u00b5U/mL"), "tsh"),
+        (("ALT", "20", "IU/L"), "alt"),
         (("Haemoglobn", "14", "g/dL"), "hemoglobin"),
         (("Creatinlne", "1.1", "mg/dL"), "creatinine"),
     ],
@@ -116,6 +119,22 @@ def test_values_are_converted_to_conventional_and_si_units() -> None:
     tsh = grouped["tsh"].conventional
     assert tsh is not None
     assert tsh.comparator == "<"
+
+
+@pytest.mark.parametrize(
+    ("printed", "value", "unit"),
+    [
+        (("TSH", "2.1", "mU/L"), 2.1, "m[iU]/L"),
+        (("ALT", "20", "IU/L"), 20.0, "U/L"),
+        (("RF", "9", "kU/L"), 9.0, "[iU]/mL"),
+    ],
+)
+def test_units_of_hormones_are_international_and_those_of_enzymes_are_not(
+    printed: tuple[str, ...], value: float, unit: str
+) -> None:
+    ((found,),) = (one.results for one in group_facts([Facts(biomarkers=[marker(*printed)])]).groups)
+    assert found.conventional is not None
+    assert (found.conventional.value, found.conventional.unit) == (value, unit)
 
 
 def test_the_same_result_printed_again_is_one_and_another_date_another() -> None:

@@ -1,0 +1,1 @@
+"""`phaze documents`: PDFs in, a table of biomarkers over time out."""

@@ -1,0 +1,182 @@
+"""`phaze documents`: folders, files and addresses of PDFs; a table of what was found, without key or server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agent.display import plural
+from agent.errors import StartError, WrongUse
+from pipelines.saying import Listener
+
+if TYPE_CHECKING:
+    from agent.documents.table import Findings
+
+LEFT_OVER = 3
+"""Exit code: some documents were not read, or not all of one."""
+
+WIDE = 160
+"""Width of the table where there is no terminal."""
+
+MOST_LINES = 20
+"""Of what was not read, and of names without an analyte, under the table."""
+
+
+@click.command()
+@click.argument("sources", nargs=-1, metavar="DIR_OR_URL...", type=click.UNPROCESSED)
+@click.option("--json", "as_json", is_flag=True, help="All facts and groups as JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="A result a line.")
+@click.option("--samples", is_flag=True, help="Use a small set of reports that is printed on the spot.")
+def documents(sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bool) -> None:
+    """Read lab reports (PDF) and show their results over time, each analyte in one unit; a star is the report's flag.
+
+    Folders are searched for *.pdf. Addresses must be public (PHAZE_DOCUMENT_NETWORKS allows others). Everything is done
+    on this machine, by rules, without a model. Exit code 3: some documents were not read, or not whole.
+    """
+    if as_json and as_csv:
+        raise click.UsageError("give one of --json and --csv")
+    if not sources and not samples:
+        raise click.UsageError("nothing to do: give a folder of PDFs, files or addresses, or --samples")
+    _libraries_are_there()
+    from agent import budget
+    from agent.documents.reading import Document, read_all
+    from agent.documents.table import Findings
+    from agent.settings import load_settings
+
+    settings = load_settings()
+    with ExitStack() as stack:
+        found, unread = _found(sources)
+        if samples:
+            found += _sample_set(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phaze-samples-"))))
+        if not found:
+            raise WrongUse("there is no PDF (*.pdf) in what was given; give a file by its name, or another folder")
+        begun, ended = _shown(stack, len(found))
+        read: list[Document] = asyncio.run(
+            read_all(
+                found,
+                at_once=max(1, int(budget.cores())),
+                memory_mb=settings.child_memory_mb,
+                begun=begun,
+                ended=ended,
+            )
+        )
+    findings = Findings(read)
+    if as_json:
+        click.echo(findings.json())
+    elif as_csv:
+        click.echo(findings.csv(), nl=False)
+    else:
+        _print(findings)
+    broken = [f"{one.source}: {one.outcome}: {one.reason}" for one in read if one.outcome != "done"]
+    broken += [f"{folder}: it cannot be looked into" for folder in unread]
+    for line in _cut(broken):
+        click.echo(line, err=True)
+    sys.exit(LEFT_OVER if broken else 0)
+
+
+def _libraries_are_there() -> None:
+    if any(importlib.util.find_spec(name) is None for name in ("pypdfium2", "pint", "rapidfuzz")):
+        raise StartError("the libraries for documents are not installed; pip install 'phaze-agent[documents]'")
+
+
+def _found(sources: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    from agent.documents.reading import is_address, pdfs_below
+
+    found: list[str] = []
+    unread: list[str] = []
+    for source in sources:
+        if is_address(source):
+            found.append(source)
+            continue
+        path = Path(source or ".").expanduser().absolute()
+        if not source or not path.exists():
+            raise WrongUse(f"{source or 'an empty path'} does not exist; give a folder of PDFs, a file, or an address")
+        if path.is_dir():
+            below, not_read = pdfs_below(path)
+            found += below
+            unread += not_read
+        else:
+            found.append(str(path))
+    return list(dict.fromkeys(found)), unread
+
+
+def _sample_set(folder: Path) -> list[str]:
+    from pipelines.documents.samples import write_samples
+    from pipelines.errors import ToolMissing
+
+    try:
+        return [str(sample.path) for sample in write_samples(folder)]
+    except ToolMissing as error:
+        raise StartError(str(error)) from None
+
+
+def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Callable[..., None]]:
+    """Who hears of a document's progress: bars on a terminal, else a line for each that has ended."""
+    from agent.documents.reading import Document
+
+    done = 0
+
+    def line(document: Document) -> str:
+        nonlocal done
+        done += 1
+        what = plural(len(document.facts.biomarkers), "result") + " on " + plural(document.pages, "page")
+        return f"[{done}/{total}] {document.name}: {what if document.pages else document.reason}"
+
+    if not sys.stderr.isatty():
+        return lambda document: lambda fraction, note: None, lambda document: click.echo(line(document), err=True)
+
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress, TaskID
+
+    progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+    whole = progress.add_task("documents", total=total)
+    bars: dict[int, TaskID] = {}
+
+    def begun(document: Document) -> Listener:
+        bars[id(document)] = bar = progress.add_task(escape(document.name), total=1.0)
+        return lambda fraction, note: progress.update(bar, completed=fraction)
+
+    def ended(document: Document) -> None:
+        progress.remove_task(bars.pop(id(document)))
+        progress.console.print(escape(line(document)), highlight=False)
+        progress.advance(whole)
+
+    return begun, ended
+
+
+def _print(findings: Findings) -> None:
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        console = Console(highlight=False)
+        console.print(findings.table(console.width))
+    else:
+        import io
+
+        out = io.StringIO()
+        Console(file=out, width=WIDE, highlight=False).print(findings.table(WIDE))
+        click.echo("\n".join(text.rstrip() for text in out.getvalue().splitlines()))
+    results = sum(len(group.results) for group in findings.grouped.groups)
+    click.echo(f"{plural(results, 'result')} of {plural(len(findings.grouped.groups), 'analyte')} "
+               f"in {plural(len(findings.documents), 'document')}")  # fmt: skip
+    if unmapped := findings.grouped.unmapped:
+        click.echo(f"{plural(len(unmapped), 'result')} of no analyte that is known (--csv and --json have them):")
+        for text in _cut([f"  {one.name}: {one.value.printed} {one.unit}".rstrip() for one in unmapped]):
+            click.echo(text)
+    for one, several in (("diagnosis", "diagnoses"), ("procedure", "procedures"), ("variant", "variants")):
+        if count := sum(len(getattr(document.facts, several)) for document in findings.documents):
+            click.echo(f"{count:,} {one if count == 1 else several} (--json has them)")
+
+
+def _cut(lines: list[str]) -> list[str]:
+    rest = len(lines) - MOST_LINES
+    return [*lines[:MOST_LINES], *([f"... and {rest:,} more"] if rest > 0 else [])]

@@ -1,0 +1,135 @@
+"""What documents say, as a table over time, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent.tracks import safe_cell
+from pipelines.documents.grouper import Amount, Group, Grouped, Measured, group_facts
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from agent.documents.reading import Document
+
+CSV_COLUMNS = (
+    "date", "analyte", "specimen", "value", "unit", "si_value", "si_unit", "flag", "reference",
+    "printed_name", "printed_value", "printed_unit", "document", "page", "also_printed",
+)  # fmt: skip
+
+UNDATED = "no date"
+
+
+class Findings:
+    """The biomarkers of some documents by analyte, and where each is printed."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self.documents = documents
+        self._where = {id(marker): one for one in documents for marker in one.facts.biomarkers}
+        self.grouped: Grouped = group_facts([one.facts for one in documents])
+
+    def document_of(self, measured: Measured) -> Document | None:
+        """Where it is printed first."""
+        return self._where.get(id(measured.printed))
+
+    @property
+    def dates(self) -> list[str]:
+        """Days on which something was measured, the first first; what has none comes last."""
+        found = {measured.printed.date for group in self.grouped.groups for measured in group.results}
+        return sorted(found, key=lambda date: (not date, date))
+
+    def table(self, width: int) -> Table:
+        """A rich table `width` characters wide: an analyte a line, a day a column; the last days, if not all fit."""
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = self.dates[-max(1, (width - 50) // 12) :]
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+        table.add_column("analyte", no_wrap=True, overflow="ellipsis", max_width=30)
+        table.add_column("unit", no_wrap=True)
+        for date in shown:
+            table.add_column(date or UNDATED, justify="right", no_wrap=True)
+        for group in self.grouped.groups:
+            cells = [_results_of(group, date) for date in shown]
+            if any(cells):
+                flagged = [Text(text, style="red" if "*" in text else "") for text in cells]
+                table.add_row(Text(_called(group)), Text(_unit_of(group)), *flagged)
+        return table
+
+    def csv(self) -> str:
+        """A result a line; what no analyte is known for has none."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for row in self._rows():
+            writer.writerow({name: safe_cell(value) for name, value in row.items()})
+        return out.getvalue()
+
+    def json(self) -> str:
+        """The documents with all their facts, and the groups."""
+        documents = [
+            {
+                "source": one.source, "outcome": one.outcome, "reason": one.reason or None, "pages": one.pages,
+                "facts": one.facts.model_dump(mode="json"),
+            }
+            for one in self.documents
+        ]  # fmt: skip
+        said = {"documents": documents, **self.grouped.model_dump(mode="json", include={"groups", "unmapped"})}
+        return json.dumps(said, indent=2, ensure_ascii=False)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for group in self.grouped.groups:
+            for measured in group.results:
+                yield self._row(measured, group)
+        for marker in self.grouped.unmapped:
+            yield self._row(Measured(printed=marker), None)
+
+    def _row(self, measured: Measured, group: Group | None) -> dict[str, Any]:
+        printed, where = measured.printed, self.document_of(measured)
+        value, si = measured.conventional, measured.si
+        return {
+            "date": printed.date, "analyte": group.name if group else "", "specimen": _specimen(measured, group),
+            "value": _number(value), "unit": value.unit if value else "",
+            "si_value": _number(si), "si_unit": si.unit if si else "",
+            "flag": printed.flag, "reference": printed.reference.printed if printed.reference else "",
+            "printed_name": printed.name, "printed_value": printed.value.printed, "printed_unit": printed.unit,
+            "document": where.source if where else "", "page": printed.span.page,
+            "also_printed": len(measured.also_at),
+        }  # fmt: skip
+
+
+def _specimen(measured: Measured, group: Group | None) -> str:
+    return group.specimen if group else measured.printed.specimen
+
+
+def _called(group: Group) -> str:
+    return group.name if group.specimen == "blood" else f"{group.name} ({group.specimen})"
+
+
+def _unit_of(group: Group) -> str:
+    return next((one.conventional.unit for one in group.results if one.conventional), "")
+
+
+def _results_of(group: Group, date: str) -> str:
+    """What was measured on a day; a flagged result has a star."""
+    return ", ".join(_text(measured) for measured in group.results if measured.printed.date == date)
+
+
+def _text(measured: Measured) -> str:
+    printed = measured.printed
+    if measured.conventional is None:
+        text = f"{printed.value.printed} {printed.unit}".strip()
+    else:
+        text = _number(measured.conventional)
+    return f"{text}*" if printed.flag else text
+
+
+def _number(amount: Amount | None) -> str:
+    if amount is None:
+        return ""
+    high = "" if amount.high is None else f"-{amount.high:.4g}"
+    return f"{amount.comparator or ''}{amount.value:.4g}{high}"

@@ -1,0 +1,99 @@
+"""`phaze documents`: lab reports in, a table over time, CSV or JSON out; nothing but this machine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.documents.samples import PERSON, write_samples
+from tests.conftest import REPO
+
+
+def phaze(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PHAZE_", "OPENAI_"))} | variables
+    return subprocess.run(
+        [sys.executable, "-m", "agent.cli", "documents", *args], env=env, capture_output=True, text=True, timeout=110,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports") / "of years"
+    write_samples(folder / "inner")
+    return folder
+
+
+def test_a_folder_becomes_a_table_of_results_over_time(reports: Path) -> None:
+    done = phaze(str(reports))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:3] == ["analyte", "unit", "2022-03-14"]
+    (glucose,) = [line.split() for line in lines if line.startswith("Glucose")]
+    assert glucose[1] == "mg/dL"
+    assert "112*" in glucose, "flagged, in the unit in which it is printed"
+    assert "100.9*" in glucose, "printed in mmol/L"
+    assert "in 4 documents" in done.stdout
+    assert done.stderr.count("results on 1 page") == 4
+    assert PERSON not in done.stdout + done.stderr
+
+
+def test_every_printed_result_is_in_the_csv_with_its_place(reports: Path, tmp_path: Path) -> None:
+    samples = write_samples(tmp_path / "again")
+    truth = {(result.name, result.value, result.unit) for sample in samples for result in sample.results}
+    done = phaze(str(reports), "--csv")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert {(row["printed_name"], row["printed_value"], row["printed_unit"]) for row in rows} == truth
+    assert all(Path(row["document"]).is_relative_to(reports) and row["page"] == "1" for row in rows)
+
+
+def test_json_has_the_documents_with_their_facts_and_the_groups(reports: Path) -> None:
+    said = json.loads(phaze(str(reports), "--json").stdout)
+    assert [document["outcome"] for document in said["documents"]] == ["done"] * 4
+    assert sum(len(document["facts"]["biomarkers"]) for document in said["documents"]) >= 30
+    assert {"glucose", "hba1c", "tsh"} <= {group["slug"] for group in said["groups"]}
+
+
+def test_what_cannot_be_read_is_said_by_name_and_spoils_nothing_else(reports: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.PDF").write_bytes(b"no PDF at all")
+    (tmp_path / "=b.pdf").write_bytes(next(reports.rglob("*.pdf")).read_bytes())
+    (tmp_path / "elsewhere.pdf").symlink_to(next(reports.rglob("*.pdf")))
+    done = phaze(str(tmp_path), "http://127.0.0.1:9/private.pdf?token=s3cret", "--csv")
+    assert done.returncode == 3
+    assert f"{tmp_path}/a.PDF: rejected: not-a-pdf" in done.stderr
+    assert "http://127.0.0.1:9/private.pdf: " in done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert {row["document"] for row in rows} == {f"{tmp_path}/=b.pdf"}, "links are not followed"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "give a folder of PDFs"),
+        (("/no/such/folder",), "/no/such/folder does not exist"),
+        (("--csv", "--json", "."), "give one of --json and --csv"),
+        ((str(REPO / "docs"),), "there is no PDF"),
+    ],
+)
+def test_wrong_use_is_one_line_that_names_the_remedy(args: tuple[str, ...], said: str) -> None:
+    done = phaze(*args)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_sample_set_needs_nothing_at_all_and_leaves_nothing(tmp_path: Path) -> None:
+    done = phaze("--samples", TMPDIR=str(tmp_path), HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "results of" in done.stdout
+    assert list(tmp_path.glob("phaze-*")) == []

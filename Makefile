@@ -53,7 +53,7 @@ test: $(DEV) $(SERVERS) ## Lint, types, and all tests, in containers too where D
 	@sh tests/system-packages
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/pytest -m "not plain_saq and not cases" -n $(JOBS) --dist loadgroup --cov --cov-report=term
+	@$(BIN)/pytest -m "not plain_saq and not cases and not llm and not mineru" -n $(JOBS) --dist loadgroup --cov --cov-report=term
 
 CHAOS_SECONDS ?= 60
 faults: $(DEV) ## What plain SAQ does and a lane does not, with real processes

@@ -74,7 +74,7 @@ PASSING: tuple[tuple[str, str], ...] = (
     (r"MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|^BUSY", "mend that on the server; its log says more"),
     (r"(?i)max number of clients", "raise its maxclients, or close what is connected to it"),
     (
-        r"(?i)reset by peer|closed by server|IncompleteRead|Broken pipe|EOF occurred",
+        r"(?i)reset by peer|closed by server|connection lost|IncompleteRead|Broken pipe|EOF occurred",
         "see its log; if its port speaks TLS, write rediss:// in PHAZE_REDIS_URL, and if it asks for a certificate, "
         f"{CERTIFICATE_OF_OURS}",
     ),

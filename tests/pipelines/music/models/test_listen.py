@@ -32,6 +32,9 @@ from pipelines.music.models.wheels import WheelError, convert, fetch
 from pipelines.music.samples import render
 from tests.pipelines.music.test_decode import float_wav
 
+pytestmark = pytest.mark.xdist_group("models")
+"""One after another: they share what is converted once."""
+
 T = {"T": of_type(FLOAT)}
 SOUND = (np.random.default_rng(2).standard_normal(8 * RATE) * 0.1).astype(np.float32)
 

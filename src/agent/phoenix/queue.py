@@ -15,6 +15,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saq.job import TERMINAL_STATUSES, Job, Status
@@ -228,19 +229,29 @@ class LaneQueue(RedisQueue):
         Nobody hears what the server said before a subscription stood, so jobs that are over are looked up as well.
         """
         waiting = list(job_keys)
-        hearing = asyncio.create_task(super().listen(waiting, callback, timeout))
+        hearing = asyncio.create_task(self._hear(waiting, callback, timeout))
         try:
             while waiting and not (await asyncio.wait({hearing}, timeout=poll_interval))[0]:
                 over = [job for job in await self.jobs(waiting) if job and job.status in TERMINAL_STATUSES]
                 waiting = [key for key in waiting if key not in {job.key for job in over}]
                 for job in over:
-                    stop = callback(job.key, job.status)
-                    if await stop if isinstance(stop, Awaitable) else stop:
+                    if await _says(callback, job.key, job.status):
                         return
             await hearing
         finally:
             if not hearing.done():
                 await end({hearing})
+
+    async def _hear(self, waiting: Sequence[str], callback: ListenCallback, timeout: float | None) -> None:
+        """SAQ's own, but that the subscription has ended when this has, and not some time later."""
+        ids = [self.job_id(key) for key in waiting]
+        if not ids:
+            return
+        async with aclosing(self._pubsub.listen(*ids, timeout=timeout)) as messages:
+            async for message in messages:
+                status = Status[message["data"].decode().upper()]
+                if await _says(callback, self.job_key_from_id(message["channel"]), status):
+                    return
 
     async def _update(self, job: Job, status: Status | None = None, **kwargs: Any) -> None:
         """Change a stored job's text, if it still exists; its place and its time to live stay."""
@@ -282,6 +293,11 @@ class LaneQueue(RedisQueue):
     async def _lease_lives(self, till: float) -> bool:
         seconds, micros = await self.redis.time()
         return bool(till > seconds * 1000 + micros // 1000)
+
+
+async def _says(callback: ListenCallback, key: str, status: Status) -> bool:
+    answer = callback(key, status)
+    return bool(await answer if isinstance(answer, Awaitable) else answer)
 
 
 def _record_id(key: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from saq.types import JobTaskContext
 
 from agent.metrics import WAIT_SECONDS
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, NotStarted, Quarantined, Result, version_of
@@ -106,8 +105,6 @@ class Runner:
         if (timeout := self._timeout_of(job)) > 0:
             run.limit(timeout)
         context: Any = {**self._worker.context, "job": job, "run": run}
-        assert run.task is not None
-        self._worker.job_task_contexts[job] = JobTaskContext(task=run.task, aborted=None)
         try:
             if self._worker.before_process:
                 await self._worker._before_process(context)
@@ -142,7 +139,6 @@ class Runner:
         finally:
             run.no_limit()
             run.context = context
-            self._worker.job_task_contexts.pop(job, None)
 
     def _done(self, run: Run, result: Result) -> Ending:
         try:

@@ -225,10 +225,11 @@ class LaneWorker(Worker[Any]):
         finally:
             run.no_limit()
             if ending is not None:
-                self._pump.add(ending)
+                self._pump.add(ending)  # and wakes it
+            else:
+                self._pump.wake()
             self._forget(run)
             self._alone.ended(run)
-            self._pump.wake()
         if self.after_process:
             await self._runner.after(run)
         if run.task is not None:

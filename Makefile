@@ -49,11 +49,11 @@ up-documents: $(STAMP) ## Read the lab reports of DOCUMENTS (folder or file), el
 	@$(BIN)/phaze documents $(if $(DOCUMENTS),-- "$$DOCUMENTS",--samples)
 
 JOBS ?= 0
-test: $(DEV) $(SERVERS) ## Lint, types, and all tests, in containers too where Docker answers (JOBS=3: three at a time)
+test: $(DEV) $(SERVERS) ## Lint, types, and all tests but those in containers (JOBS=3: three at a time)
 	@sh tests/system-packages
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/pytest -m "not plain_saq and not cases and not llm and not mineru" -n $(JOBS) --dist loadgroup --cov --cov-report=term
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup --cov --cov-report=term
 
 CHAOS_SECONDS ?= 60
 faults: $(DEV) ## What plain SAQ does and a lane does not, with real processes

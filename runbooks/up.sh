@@ -12,7 +12,8 @@ stop() { # as Ctrl-C in its terminal
 }
 
 start() {
-    nohup phaze up </dev/null >"$PHAZE_DATA_DIR/up.log" 2>&1 &
+    : >"$PHAZE_DATA_DIR/up.log" # now, or what the last start said could be taken for this one's
+    nohup phaze up </dev/null >>"$PHAZE_DATA_DIR/up.log" 2>&1 &
     until grep -q "^hub on" "$PHAZE_DATA_DIR/up.log"; do
         kill -0 $! 2>/dev/null || { cat "$PHAZE_DATA_DIR/up.log"; return 1; }
         sleep 0.2

@@ -121,6 +121,7 @@ async def test_the_start_line_says_lane_slots_and_clamp(worker: Process) -> None
 
 async def test_more_cpu_slots_than_cores_are_warned_of_with_the_numbers(worker: Process) -> None:
     await worker.start(lane="analyze", module="agent.cli", PHAZE_LANE_ANALYZE_CONCURRENCY="90", WORKER_MAX_JOBS="80")
+    await worker.until(lambda: any(line["event"] == "lanes.more_slots_than_cores" for line in worker.lines()))
     (line,) = [line for line in worker.lines() if line["event"] == "lanes.more_slots_than_cores"]
     assert (line["slots"], line["analyze"], line["fingerprint"]) == (82, 80, 2)
     assert line["cores"] == len(os.sched_getaffinity(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
@@ -128,6 +129,12 @@ async def test_every_size_arrives(far: FarSide, music: Path, there: Path, size: 
     assert again.sent < 4096
 
 
+def still_runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
 async def test_a_push_that_is_killed_goes_on_where_it_was(far: FarSide, music: Path, there: Path) -> None:
     path = make_file(music, 12 * MIB)
     async with faulty_line(far.port) as line:
@@ -142,7 +149,9 @@ async def test_a_push_that_is_killed_goes_on_where_it_was(far: FarSide, music: P
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert not [child for child in ours if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        async with asyncio.timeout(10):  # ssh is killed by rsync's group, and gone a moment later
+            while any(still_runs(child) for child in ours):
+                await asyncio.sleep(0.02)
         partial = there / rsync.PARTIAL / path.name
         async with asyncio.timeout(30):
             while not partial.exists():

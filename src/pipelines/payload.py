@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from typing import Annotated, Literal
+from urllib.parse import quote_from_bytes, unquote_to_bytes, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Outcome = Literal["done", "partial", "rejected", "skipped"]
 
@@ -30,6 +30,17 @@ def display_path(encoded: str) -> str:
     """For people: UTF-8 where it is, replacement characters where not, no control characters."""
     text = unquote_to_bytes(encoded.encode("utf-8", "replace")).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _plain_address(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+        raise ValueError("must be an http:// or https:// address without user, password and query")
+    return value.rstrip("/")
+
+
+PlainAddress = Annotated[str, AfterValidator(_plain_address)]
+"""An http(s) address that may be shown: without user, password and query."""
 
 
 class Payload(BaseModel):

@@ -11,7 +11,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic import BaseModel, Field, SecretStr
 
 from pipelines.context import Policy, TaskContext, task
 from pipelines.documents.facts import Facts
@@ -20,7 +20,7 @@ from pipelines.documents.notes import diagnoses, procedures
 from pipelines.documents.page import Page
 from pipelines.documents.variants import variants
 from pipelines.payer import spent
-from pipelines.payload import Payload, TaskResult
+from pipelines.payload import Payload, PlainAddress, TaskResult
 
 if TYPE_CHECKING:
     from pipelines.documents.llm import OnUsage, Usage
@@ -34,19 +34,9 @@ LONGEST = 4 * 3600.0
 class ModelChoice(BaseModel):
     """A model to ask besides the rules. Its key is never here: the task asks for it (`ctx.api_key()`)."""
 
-    base_url: str
+    base_url: PlainAddress
     """Before `/chat/completions`, without user or password: it is shown."""
     name: str
-
-    @field_validator("base_url")
-    @classmethod
-    def _plain_address(cls, value: str) -> str:
-        from urllib.parse import urlsplit
-
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
-            raise ValueError("must be an http:// or https:// address without user, password and query")
-        return value.rstrip("/")
 
 
 class ParsePayload(Payload):

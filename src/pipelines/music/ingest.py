@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from pydantic import field_validator
-
 from pipelines.context import Policy, TaskContext, task
 from pipelines.errors import InputRejected
 from pipelines.music.engines import NotStored, ingest_checked
@@ -14,22 +12,14 @@ from pipelines.music.limits import decode_seconds
 from pipelines.music.on_file import on_file
 from pipelines.music.prints import decode_items, is_telling
 from pipelines.music.probe import Probe, probe
-from pipelines.payload import FilePayload, TaskResult, decode_path
+from pipelines.payload import FilePayload, PlainAddress, TaskResult, decode_path
 
 
 class IngestPayload(FilePayload):
     """One audio file for an engine. `version` is its sha256 plus the engine's name."""
 
-    engine: str
+    engine: PlainAddress
     """http(s) address of the engine, without user or password: it is shown."""
-
-    @field_validator("engine")
-    @classmethod
-    def _plain_address(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
-            raise ValueError("must be an http:// or https:// address without user, password and query")
-        return value.rstrip("/")
 
 
 class Ingested(TaskResult):

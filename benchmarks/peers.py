@@ -115,9 +115,12 @@ class Ours(Saq):
         await self.queue.enqueue("noop", key=f"noop:{i}", i=i)
 
     def make_worker(self, queue: Any) -> Any:
+        from agent import heap
         from agent.phoenix.worker import LaneWorker
 
-        return LaneWorker(queue, [("noop", noop)], lane="bench", outbox=self.outbox, concurrency=self.concurrency)
+        worker = LaneWorker(queue, [("noop", noop)], lane="bench", outbox=self.outbox, concurrency=self.concurrency)
+        heap.settle()  # as `phaze worker` does
+        return worker
 
     def run_loop(self, main: Any) -> None:
         from agent import logs

@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal
@@ -17,7 +17,7 @@ import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from agent.redaction import NAMES, redact_names, redact_text
+from agent.redaction import NAMES, redact_lines, redact_names, redact_text
 
 LogFormat = Literal["auto", "console", "json"]
 
@@ -47,7 +47,7 @@ def secret_names(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def redact_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
-    """Last processor: nothing that looks like a secret leaves either, whatever object it was part of."""
+    """Last processor of foreign lines: nothing that looks like a secret leaves, whatever object it was part of."""
     return redact_text(line)
 
 
@@ -94,17 +94,17 @@ def together() -> Iterator[None]:
     finally:
         HELD.lines = None
         if lines:
-            _write("\n".join(lines))
+            _write(lines)
 
 
-def _write(text: str) -> None:
+def _write(lines: Sequence[str]) -> None:
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(redact_lines(lines) + "\n")
         sys.stderr.flush()
 
 
 class Lines:
-    """Where our own events end: a line to stderr, as it is at that moment.
+    """Where our own events end: a line to stderr, as it is at that moment, redacted.
 
     A closed pipe or a full disk costs the line, never the job that it tells of.
     """
@@ -115,7 +115,7 @@ class Lines:
         if held is not None:
             held.append(line)
         else:
-            _write(line)
+            _write([line])
 
     debug = info = warning = error = critical = msg
 
@@ -142,7 +142,7 @@ def configure(level: str = "info", log_format: LogFormat = "auto", **fields: Any
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("saq").setLevel(logging.WARNING if level.upper() == "INFO" else level.upper())
     structlog.configure(
-        processors=[*shared, renderer, redact_line],
+        processors=[*shared, renderer],
         logger_factory=lambda *_args: Lines(),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,

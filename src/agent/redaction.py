@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO, cast
 from urllib.parse import quote
 
@@ -113,15 +113,23 @@ class Masked:
 def redact_text(text: str) -> str:
     """`text` without what is known to be a secret, or looks like one."""
     text = _without_known(text)
-    low = text.lower()
-    for mark in MARKS:
-        if mark in low:
-            break
-    else:
-        return text
-    for pattern, replacement in LOOKS:
-        text = pattern.sub(replacement, text)
+    if _is_marked(text):
+        for pattern, replacement in LOOKS:
+            text = pattern.sub(replacement, text)
     return text
+
+
+def redact_lines(lines: Sequence[str]) -> str:
+    """Lines, each redacted, as one text; most hold nothing, which is seen in all of them at once."""
+    text = "\n".join(lines)
+    if _is_marked(text) or any(form in text for form in _forms):
+        text = "\n".join(map(redact_text, lines))
+    return text
+
+
+def _is_marked(text: str) -> bool:
+    low = text.lower()
+    return any(mark in low for mark in MARKS)
 
 
 def redact_names(value: Any, name: str = "") -> Any:

@@ -14,7 +14,7 @@ import click
 import structlog
 from redis.exceptions import RedisError
 
-from agent import budget, logs, metrics
+from agent import budget, heap, logs, metrics
 from agent.cancelling import end
 from agent.children import Children
 from agent.desk import Desk
@@ -143,6 +143,7 @@ class AgentWorker:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
         await wait_for_server(self.queue, streams=bool(self.bridges))
         self.announce()
+        heap.settle()
         background = [asyncio.create_task(self.relay.run(), name="relay")]
         background += [asyncio.create_task(bridge.run(), name="bridge") for bridge in self.bridges]
         if self.heartbeat is not None:

@@ -54,6 +54,10 @@ class NotGranted(TaskError):
     """What the task asked for (`ctx.ask`) is not set up, or not for this record; the message names the remedy."""
 
 
+class KeyRefused(NotGranted):
+    """The billing service gives this user no key. The user's own circuit counts this."""
+
+
 class TryLater(TaskError, ConnectionError):
     """The other side is away, fails, or wants to be left alone. Retried; it counts against its circuit.
 

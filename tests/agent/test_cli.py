@@ -30,6 +30,11 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
     assert not imported & {"agent.lanes", "agent.plugins", "importlib.metadata"}, "it reads no package's entry points"
 
 
+def test_a_queue_and_its_worker_bring_no_http_client_along() -> None:
+    code = "import sys, agent.phoenix.worker; sys.exit('httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0, "it costs 7 MB"
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help(name: str) -> None:
     said = run(name, "--help")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.redaction import MOST_KNOWN, REDACTED, hide, redact_names, redact_text, without_known
+from agent.redaction import MOST_KNOWN, REDACTED, hide, redact_lines, redact_names, redact_text, without_known
 
 
 def nested(value: Any, depth: int) -> Any:
@@ -31,6 +31,13 @@ def test_what_a_secrets_name_stands_before_is_hidden_in_json_python_and_texts_wi
     for text in (json.dumps(value), repr(value), repr(redact_names(value))):
         assert "HUSH" not in redact_text(text)
         assert "after" in redact_text(text)
+
+
+@given(
+    st.lists(st.text("ab{}\n", max_size=5) | st.sampled_from(["Bearer HUSH", "token", "api_key=HUSH", "=HUSH", "sk-"]))
+)
+def test_lines_that_leave_together_are_redacted_each_for_itself(lines: list[str]) -> None:
+    assert redact_lines(lines) == "\n".join(map(redact_text, lines))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from agent.redaction import hide, redact_text
 from agent.settings import Settings
-from pipelines.errors import NotAnswered, NotGranted
+from pipelines.errors import KeyRefused, NotAnswered
 
 TIMEOUT = 10.0
 """Seconds for a key to be made."""
@@ -32,10 +32,6 @@ PASSING = frozenset({401, 408, 425, 429})
 
 class BillingAway(NotAnswered):
     """The billing service does not answer, or not as it should. Its own circuit counts this."""
-
-
-class KeyRefused(NotGranted):
-    """The billing service gives this user no key. The user's own circuit counts this."""
 
 
 class BillingService:

@@ -18,11 +18,10 @@ import structlog
 from redis.exceptions import RedisError
 
 from agent.phoenix import keys
-from agent.phoenix.billing_service import KeyRefused
 from agent.phoenix.endings import CircuitHeld, NotStarted
 from agent.redis_client import AWAY, persist, reply
 from agent.symptoms import symptom_of
-from pipelines.errors import InputRejected, RecordNotFoundError
+from pipelines.errors import InputRejected, KeyRefused, RecordNotFoundError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import structlog
 from saq.job import Status
 from saq.utils import now
@@ -41,8 +42,11 @@ ERROR_CHARACTERS = 8_000
 LOOKED_AT = 1_000_000
 """Of a traceback, what is searched for secrets before it is cut: half a secret is not known for one."""
 
-SORTED = json.JSONEncoder(sort_keys=True, default=str)
+SORTED = json.JSONEncoder(sort_keys=True, default=str, separators=(",", ":"))
 """One text for equal arguments, whatever their order."""
+
+STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+"""For orjson to refuse some of what `json` refuses."""
 
 DEFAULT_TTL = 600
 """SAQ's own, in seconds."""
@@ -185,6 +189,8 @@ class Endings:
 
     def _value(self, run: Run, value: Any) -> str:
         """A result as JSON (RFC 8259), which has no NaN: one number that is none costs itself, not the hour's work."""
+        if (quick := _plain_json(value)) is not None:
+            return quick
         text = json.dumps(value)
         if "NaN" not in text and "Infinity" not in text:
             return text
@@ -262,13 +268,25 @@ class Endings:
         return run.text.rstrip()[:-1] + said.encode()
 
 
+def _plain_json(value: Any, option: int = 0) -> str | None:
+    """What `json` would write, without spaces, at a quarter of the cost; None where it may mean something else.
+
+    That is where there are characters beyond ASCII, integers beyond 64 bits, and nulls, which orjson makes of NaN too.
+    """
+    try:
+        text = orjson.dumps(value, option=STRICT | option)
+    except (TypeError, ValueError):
+        return None
+    return text.decode() if text.isascii() and b"null" not in text else None
+
+
 def version_of(run: Run) -> str:
     """The version that a job's arguments name, else a hash of them."""
     arguments = run.job.kwargs if run.job is not None else None
     named = arguments.get("version") if isinstance(arguments, dict) else None
     if isinstance(named, str) and named:
         return named
-    text = SORTED.encode(arguments or {})
+    text = _plain_json(arguments or {}, orjson.OPT_SORT_KEYS) or SORTED.encode(arguments or {})
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -23,23 +23,26 @@ class Run:
     """One job under our lease. `text` is the job as stored, before the claim."""
 
     __slots__ = (
-        "attempts", "begun", "cancelled_for", "context", "deadline", "id", "job", "marker", "outside_effects",
-        "own_deaths", "record", "service", "started", "stop", "takeovers", "task", "text", "timeout", "token",
-        "trusted_until",
+        "attempts", "begun", "cancelled_for", "context", "deadline", "id", "job", "marker", "names",
+        "outside_effects", "own_deaths", "record", "service", "started", "stop", "takeovers", "task", "text", "timeout",
+        "token", "trusted_until",
     )  # fmt: skip
 
     def __init__(self, reply: list[Any], *, claimed_before: float, lease: float) -> None:
         """`claimed_before`: monotonic seconds from before the claim was sent, so that trust ends before the lease."""
         job_id, text, service, record, token, marker, deaths = reply
+        self.names: tuple[bytes, bytes, bytes] = job_id, service, record
+        """Its id, service and record id as the server has them, whatever bytes they consist of."""
         self.id: str = job_id.decode("utf-8", "surrogateescape")
         self.text: bytes = text
         self.service: str = service.decode("utf-8", "surrogateescape")
         self.record: str = record.decode("utf-8", "surrogateescape")
         self.token: str = token.decode()
         self.marker: bytes | None = marker
-        takeovers, _, own = (deaths or b"0:0").partition(b":")
-        self.takeovers = int(takeovers)
-        self.own_deaths = int(own)
+        self.takeovers = self.own_deaths = 0
+        if deaths:
+            takeovers, _, own = deaths.partition(b":")
+            self.takeovers, self.own_deaths = int(takeovers), int(own)
         self.trusted_until = claimed_before + lease
         self.timeout = 0.0
         self.deadline = float("inf")
@@ -112,8 +115,7 @@ class Ending:
         """The values for the step script. The short ones are one: each costs the client as much as a long one."""
         run = self.run
         head = f"{self.kind} {run.token} {self.status} {self.number} {self.marker_ms} {len(self.stage)} {self.deaths}"
-        named = raw(run.id), raw(run.service), raw(run.record)
-        return head, *named, self.text, self.marker, self.entry, self.letter, raw(self.where), *self.stage
+        return head, *run.names, self.text, self.marker, self.entry, self.letter, raw(self.where), *self.stage
 
     def size(self) -> int:
         """Bytes, about, that it takes on its way."""

@@ -42,8 +42,8 @@ ERROR_CHARACTERS = 8_000
 LOOKED_AT = 1_000_000
 """Of a traceback, what is searched for secrets before it is cut: half a secret is not known for one."""
 
-SORTED = json.JSONEncoder(sort_keys=True, default=str, separators=(",", ":"))
-"""One text for equal arguments, whatever their order."""
+SORTED = json.JSONEncoder(sort_keys=True, default=str)
+"""One text for equal arguments, whatever their order; to the letter, for its hash is stored."""
 
 STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 """For orjson to refuse some of what `json` refuses."""
@@ -268,13 +268,13 @@ class Endings:
         return run.text.rstrip()[:-1] + said.encode()
 
 
-def _plain_json(value: Any, option: int = 0) -> str | None:
+def _plain_json(value: Any) -> str | None:
     """What `json` would write, without spaces, at a quarter of the cost; None where it may mean something else.
 
     That is where there are characters beyond ASCII, integers beyond 64 bits, and nulls, which orjson makes of NaN too.
     """
     try:
-        text = orjson.dumps(value, option=STRICT | option)
+        text = orjson.dumps(value, option=STRICT)
     except (TypeError, ValueError):
         return None
     return text.decode() if text.isascii() and b"null" not in text else None
@@ -286,7 +286,7 @@ def version_of(run: Run) -> str:
     named = arguments.get("version") if isinstance(arguments, dict) else None
     if isinstance(named, str) and named:
         return named
-    text = _plain_json(arguments or {}, orjson.OPT_SORT_KEYS) or SORTED.encode(arguments or {})
+    text = SORTED.encode(arguments or {})
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

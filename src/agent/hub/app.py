@@ -32,6 +32,7 @@ from agent.hub import (
     overview,
     pages,
     queues,
+    record_pages,
     usage_pages,
 )
 from agent.hub.activity import Activity
@@ -93,6 +94,7 @@ def create_app(
             *dashboard.routes,
             *duplicate_pages.routes,
             *usage_pages.routes,
+            *record_pages.routes,
             *live_set_pages.routes,
             *pages.routes,
         ],

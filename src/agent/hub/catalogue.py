@@ -367,6 +367,11 @@ class Catalogue:
         with self._database.read() as connection:
             return usage.sums(connection, by=by, user=user, since=since, limit=limit, offset=offset)
 
+    def roll_up_usage(self) -> bool:
+        """See `usage.roll_up`: a day at a time, so that nobody waits long for it."""
+        with self._database.write() as connection:
+            return usage.roll_up(connection, time.time())
+
     def owed_keys(self, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
         """See `debts.keys`."""
         with self._database.read() as connection:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pipelines.documents.samples import write_samples
 from tests import consoles
 from tests.agent.test_up import Up
 from tests.conftest import REPO
+from tests.servers import Local
 
 PAGE = REPO / "docs" / "documents.md"
 TOOLS = ("redis-cli", "curl", "jq")
@@ -29,10 +31,11 @@ def test_its_variables_exist() -> None:
 
 @pytest.mark.skipif(not all(map(shutil.which, TOOLS)), reason="redis-cli, curl or jq is not installed")
 @pytest.mark.timeout(300)
-async def test_its_commands_say_what_it_says(tmp_path: Path) -> None:
+async def test_its_commands_say_what_it_says(tmp_path: Path, start_server: Callable[..., Local]) -> None:
     reports = tmp_path / "reports"
     write_samples(reports)
-    up = Up(tmp_path / "data", "--documents", PHAZE_DOCUMENT_ROOTS=str(reports))
+    url = start_server().url
+    up = Up(tmp_path / "data", "--documents", PHAZE_DOCUMENT_ROOTS=str(reports), PHAZE_REDIS_URL=url)
     try:
         async with asyncio.timeout(120):
             while not list(up.data.glob("logs/worker-grouper.log")):
@@ -41,7 +44,7 @@ async def test_its_commands_say_what_it_says(tmp_path: Path) -> None:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PHAZE_REDIS_URL": (up.data / "redis.url").read_text("utf-8").strip(),
+            "PHAZE_REDIS_URL": url,
             "PHAZE_HUB_URL": (up.data / "hub.url").read_text("utf-8").strip(),
             "REPORTS": str(reports),
         }

@@ -21,7 +21,7 @@ from agent.display import plural
 from agent.documents.libraries import libraries_are_there
 from agent.embedded import Fleet
 from agent.errors import ConfigError, StartError, UserError, WrongUse
-from agent.lanes import lanes_for
+from agent.lanes import FILE_LANES, lanes_for
 from agent.progress import JsonView, PlainView, TerminalView, View
 from agent.settings import Settings, load_settings, unknown_variables
 from agent.throttle import OncePer
@@ -139,6 +139,7 @@ class Run:
         self.started = time.time()
         self._stop = asyncio.Event()
         self._fleet = Fleet(settings, view.note, lanes)
+        self._lanes = lanes
 
     async def go(self) -> int:
         """Start, scan, follow, report."""
@@ -151,6 +152,10 @@ class Run:
                 return INTERRUPTED
             slots = ", ".join(f"{lane} {count}" for lane, count in fleet.slots.items())
             self.view.note(f"hub on {fleet.hub_url} · slots: {slots} · data in {fleet.data}")
+            if "router" in self._lanes:
+                self.view.note(
+                    "documents are read that are asked for on the stream phoenix:router:input (see /records)"
+                )
             headers = {"Authorization": f"Bearer {fleet.token}"}
             async with httpx.AsyncClient(base_url=fleet.hub_url, headers=headers, timeout=10.0) as client:
                 if self.roots:
@@ -211,7 +216,7 @@ class Run:
     async def _follow(self, client: httpx.AsyncClient) -> dict[str, Any]:
         """Show progress until stopped, or with `once` until nothing is left to wait for. Returns the last status."""
         status: dict[str, Any] = {}
-        told = False
+        told = not set(self._lanes) & set(FILE_LANES)
         answered = time.monotonic()
         complain = OncePer(60.0)
         while not self._stop.is_set():

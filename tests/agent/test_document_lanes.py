@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -246,3 +248,13 @@ async def test_up_with_documents_alone_serves_streams_and_runs_no_lane_for_files
         assert up.nobody_left()
     finally:
         up.clean()
+
+
+def test_their_workers_leave_all_that_is_heavy_to_their_children() -> None:
+    code = "import sys, agent.worker; from agent.lanes import *; [load_checked(lane) for lane in DOCUMENT_LANES]"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = set(done.stdout.split())
+    assert "agent.processors.grouper" in modules
+    assert not modules & {"numpy", "pint", "rapidfuzz", "pypdfium2", "rapidocr", "mutagen", "essentia"}

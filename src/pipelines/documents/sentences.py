@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 from pipelines.documents.facts import Biomarker, Span
 from pipelines.documents.grouper import analyte_of
-from pipelines.documents.names import aliases, rows, specimen_within, tokens, words
+from pipelines.documents.names import aliases, known, rows, specimen_named, specimen_within, tokens, words
 from pipelines.documents.page import Page
 from pipelines.documents.ranges import Range, parse_range
 from pipelines.documents.units import ucum
@@ -25,15 +26,18 @@ BEFORE = 200
 ASIDE = 60
 """Characters between a name and its value, a unit and its range, and that a range may take."""
 
+UNITLESS = ("{ratio}", "[pH]")
+
 MOST_WORDS = 7
 """Of a name."""
 
 _COLUMNS = re.compile(r"[ \t]{2}")
 _BRACKET = re.compile(r"[(\[]([^()\[\]]{3,90})[)\]]")
-_NUMBER = re.compile(rf"(?<![\w.,/^*+-])(?:{COMPARATOR}\s?)?{NUMBER}(?![\w^*]|[.,/]\d)", re.I)
+_NUMBER = re.compile(rf"(?<![\w.,:/^*+-])(?:{COMPARATOR}\s?)?(?:1\s?:\s?\d+|{NUMBER})(?![\w^]|[.,:/*]\d)", re.I)
+_FLAG = re.compile(r"\s?(?:\*{1,2}|[\u2191\u2193]{1,2}|\((?:[HL]{1,2}|[hl*+-])\)|[HL]{1,2}(?=\s))")
 _BOUND = re.compile(rf"(?:{COMPARATOR}\s?)?\d", re.I)
 _END = re.compile(r"[.!?](?=\s+[^\Wa-z\d_])|[;\u2022]|\n\s*\n")
-_WORD = re.compile(r"[\w\u03b1-\u03c9][\w.\u2019'/+-]*(?<![.'\u2019])")
+_WORD = re.compile(r"[(\[]?\w[\w./+-]*(?<!\.)[)\]]?")
 
 
 @cache
@@ -54,6 +58,16 @@ def _any_of(phrases: tuple[str, ...] | list[str]) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{'|'.join(spelt)})(?![^\W\d_])", re.I)
 
 
+class _Number(NamedTuple):
+    """A number with what stands behind it; places in the text. `after`: the end of its unit."""
+
+    start: int
+    end: int
+    flag: str
+    unit: str
+    after: int
+
+
 def sentences(page: Page, decimal: Decimal, taken: str) -> list[Biomarker]:
     """The results that the page's sentences tell, in order. `taken`: the day of the document's specimens."""
     text = page.text
@@ -65,17 +79,18 @@ def sentences(page: Page, decimal: Decimal, taken: str) -> list[Biomarker]:
             begin = last.end()
         if start < done or (read := _result(text, begin, start)) is None:
             continue
-        name, value, unit = read
-        if _COLUMNS.search(text, name[0], end) or _general().search(text, begin, value[0]):
+        (name, name_end), number = read
+        value = parse_value(" ".join(text[number.start : number.end].split()), decimal)
+        if value is None or _COLUMNS.search(text, name, end) or _general().search(text, begin, number.start):
             continue
-        marker = _biomarker(page, text[slice(*name)], text[slice(*value)], unit, decimal)
-        if marker is None:
-            continue
-        specimen = specimen_within(text[begin : value[0]]) or ""
-        span = Span(page=page.number, start=name[0], end=end)
-        more = {"reference": reference, "specimen": specimen, "date": taken, "span": span}
-        if analyte_of(told := marker.model_copy(update=more))[0] is not None:
-            found.append(told)
+        marker = Biomarker(
+            name=" ".join(text[name:name_end].split()), value=value, unit=number.unit, reference=reference,
+            flag=number.flag, specimen=specimen_within(text[begin : number.start]) or "", date=taken,
+            span=Span(page=page.number, start=name, end=end),
+        )  # fmt: skip
+        analyte, _ = analyte_of(marker)
+        if analyte is not None and (number.unit or value.kind == "titre" or analyte.conventional in UNITLESS):
+            found.append(marker)
             done = end
     return found
 
@@ -99,28 +114,32 @@ def _references(text: str, decimal: Decimal) -> Iterator[tuple[int, int, Range]]
                 break
 
 
-def _result(text: str, begin: int, end: int) -> tuple[tuple[int, int], tuple[int, int], str] | None:
-    """(the name's place, the value's place, the unit) of what stands between a sentence's begin and its range."""
-    numbers = [_measured(text, *match.span(), end) for match in _NUMBER.finditer(text, begin, end)]
+def _result(text: str, begin: int, end: int) -> tuple[tuple[int, int], _Number] | None:
+    """The place of the name, and the number, of what stands between a sentence's begin and its range."""
+    numbers = [_number(text, *match.span(), end) for match in _NUMBER.finditer(text, begin, end)]
     for at in range(len(numbers) - 1, -1, -1):
-        start, stop, unit, after = numbers[at]
-        if re.search(r"\d", text[after:end]) or end - after > ASIDE:
+        number = numbers[at]
+        if re.search(r"\d", text[number.after : end]) or end - number.after > ASIDE:
             continue
-        if _COLUMNS.search(text, start, end):
+        if _COLUMNS.search(text, number.start, end) or _names(text, number.after, end):
             return None
-        others = [before[3] for before in numbers[:at] if before[2]]  # results without a range of their own
-        name = _name_before(text, max([begin, *others]), start)
-        return None if name is None else (name, (start, stop), unit)
+        others = [before.after for before in numbers[:at] if before.unit]  # results without a range of their own
+        name = _name_before(text, max([begin, *others]), number.start)
+        return None if name is None else (name, number)
     return None
 
 
-def _measured(text: str, start: int, stop: int, end: int) -> tuple[int, int, str, int]:
-    """A number's place, its unit, and where that ends. `251 x 10^9/L` is 251, as in tables."""
-    if (mantissa := re.match(r"[^xX\u00d7*\u00b7]*\d(?=\s?[xX\u00d7*\u00b7])", text[start:stop])) is not None:
-        unit, after = _unit_at(text, start + mantissa.end(), end)
-        if unit:
-            return start, start + mantissa.end(), unit, after
-    return start, stop, *_unit_at(text, stop, end)
+def _number(text: str, start: int, stop: int, end: int) -> _Number:
+    """With its unit, before or behind which a flag may stand. `251 x 10^9/L` is 251, as in tables."""
+    mantissa = re.match(r"[^xX\u00d7*\u00b7]*\d(?=\s?[xX\u00d7*\u00b7])", text[start:stop])
+    for value in ([start + mantissa.end()] if mantissa else []) + [stop]:
+        flag = _FLAG.match(text, value, end)
+        for behind in ([flag.end()] if flag else []) + [value]:
+            unit, after = _unit_at(text, behind, end)
+            if unit:
+                flag = flag if flag and behind > value else _FLAG.match(text, after, end)
+                return _Number(start, value, flag[0].strip(" ()") if flag else "", unit, after)
+    return _Number(start, stop, "", "", stop)
 
 
 def _unit_at(text: str, start: int, end: int) -> tuple[str, int]:
@@ -134,26 +153,53 @@ def _unit_at(text: str, start: int, end: int) -> tuple[str, int]:
 
 
 def _name_before(text: str, begin: int, value: int) -> tuple[int, int] | None:
-    """Where the one known name stands, of several that lie in each other the longest; None: none, or several."""
-    found: list[tuple[int, int]] = []
-    every = [match.span() for match in _WORD.finditer(text, begin, value)]
-    for size in range(min(MOST_WORDS, len(every)), 0, -1):
-        for first, last in zip(every, every[size - 1 :], strict=False):
-            place = first[0], last[1]
-            inside = any(place[0] < other[1] and other[0] < place[1] for other in found)
-            if not inside and _is_name(text[slice(*place)]):
-                found.append(place)
+    """Where the one known name stands; None: there is none, or several."""
+    found = _names(text, begin, value)
     if len(found) != 1 or value - found[0][1] > ASIDE or not re.search(r"[^\W\d_]{2}|[:=]", text[found[0][1] : value]):
         return None
     return found[0]
 
 
+def _names(text: str, begin: int, end: int) -> list[tuple[int, int]]:
+    """Where known names stand, of those that lie in each other the longest. What it was measured in is none of its
+    name: `serum ferritin`, `ferritin in serum`."""
+    found: list[tuple[int, int]] = []
+    every = [match.span() for match in _WORD.finditer(text, begin, end)]
+    of_names = [_is_of_a_name(text[slice(*word)]) for word in every]
+    for size in range(min(MOST_WORDS, len(every)), 0, -1):
+        for at in range(len(every) - size + 1):
+            some = every[at : at + size]
+            place = some[0][0], some[-1][1]
+            inside = any(place[0] < other[1] and other[0] < place[1] for other in found)
+            if inside or not all(of_names[at : at + size]) or not _is_name(text[slice(*place)]):
+                continue
+            found.append(_bare(text, some))
+    return found
+
+
+def _bare(text: str, some: list[tuple[int, int]]) -> tuple[int, int]:
+    """A name's place without what was measured: before it, or behind it with a preposition."""
+    bare = []
+    if len(some) > 1 and specimen_named(text[slice(*some[0])]):
+        bare.append((some[1][0], some[-1][1]))
+    if len(some) > 2 and specimen_named(text[slice(*some[-1])]):
+        bare.append((some[0][0], some[-3][1]))
+    whole = some[0][0], some[-1][1]
+    return next((place for place in bare if _is_name(text[slice(*place)])), whole)
+
+
+@cache
+def _words_of_names() -> frozenset[str]:
+    remarks = [word for remark in words("remark") for word in tokens(remark)]
+    return frozenset([word for name in aliases() for word in name] + remarks)
+
+
+def _is_of_a_name(word: str) -> bool:
+    return all(part in _words_of_names() for part in tokens(word))
+
+
 def _is_name(text: str) -> bool:
-    """Known, and no word of a sentence that happens to be one: short names are written with a capital."""
-    return tokens(text) in aliases() and (len(text) > 3 or any(c.isupper() for c in text[1:] or text))
-
-
-def _biomarker(page: Page, name: str, value: str, unit: str, decimal: Decimal) -> Biomarker | None:
-    parsed = parse_value(" ".join(value.split()), decimal)
-    nowhere = Span(page=page.number, start=0, end=0)
-    return None if parsed is None else Biomarker(name=" ".join(name.split()), value=parsed, unit=unit, span=nowhere)
+    """Known, with its brackets closed, and no word of a sentence that happens to be one: short ones have a capital."""
+    if [text.count(sign) for sign in "(["] != [text.count(sign) for sign in ")]"] or text[0] in "([":
+        return False
+    return bool(known(text)) and (len(text) > 3 or any(c.isupper() for c in text[1:] or text))

@@ -69,6 +69,30 @@ def test_several_sentences_are_as_many_results_with_their_places() -> None:
     assert page.text[found[1].span.start : found[1].span.end] == "ferritin was 12 ng/mL (15-150)"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Your ferritin was 12 (L) ng/mL (reference 15-150).",
+        "Your ferritin was 12 L ng/mL (reference 15-150).",
+        "Your ferritin was 12 ng/mL (L), reference 15-150.",
+        "Your ferritin was 12 ng/mL L (reference 15-150).",
+    ],
+)
+def test_a_flag_is_no_part_of_value_or_unit(text: str) -> None:
+    (found,) = sentences(page_of(text), ".", "")
+    assert (found.value.printed, found.unit, found.flag) == ("12", "ng/mL", "L")
+
+
+def test_what_it_was_measured_in_is_no_part_of_a_name_and_brackets_may_be() -> None:
+    text = (
+        "Serum ferritin was 12 ng/mL (15-150). The ALT (GPT) was 37 U/L (7-56); "
+        "eGFR (CKD-EPI) was > 86 mL/min/1.73m2 (>60)."
+    )
+    found = sentences(page_of(text), ".", "")
+    assert [one.name for one in found] == ["ferritin", "ALT (GPT)", "eGFR (CKD-EPI)"]
+    assert found[0].specimen == "serum"
+
+
 def test_a_specimen_that_the_sentence_names_counts() -> None:
     (found,) = sentences(page_of("The albumin in your urine was 12 mg/L (reference < 20)."), ".", "")
     assert (found.name, found.specimen) == ("albumin", "urine")
@@ -87,6 +111,8 @@ def test_a_specimen_that_the_sentence_names_counts() -> None:
         "Your blood pressure was 120 mmHg (reference 90-130).",
         "Your ferritin was low. Take 12 mg of iron a day (10-15).",
         "Reference 15-150 ng/mL.",
+        "Ferritin was measured, 12 without a unit (reference 15-150).",
+        "The ferritin (15-150) was 12 ng/mL, the hemoglobin (12-15) was 13.1 g/dL.",
         "See page 12 (reference 15-150).",
         "Ferritin  was  12  ng/mL  (reference 15-150)",
     ],

@@ -82,3 +82,6 @@ async def test_a_records_page_shows_its_stages_as_they_happen(
     await say("grouper", "queued")
     await says("grouper", "queued", "")
     await expect(page.locator("#stages tbody tr")).to_have_count(3)
+    for width in (320, 600, 1280):
+        await page.set_viewport_size({"width": width, "height": 800})
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width

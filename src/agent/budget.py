@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from agent.lanes import CPU_LANES, LANES
+from agent.lanes import CPU_LANES
 from agent.settings import Settings
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -31,18 +31,13 @@ class LaneBudget:
     cpu: bool
 
 
-def lanes(settings: Settings) -> list[LaneBudget]:
-    """Every lane of the table, in its order."""
+def lanes(settings: Settings, names: Iterable[str]) -> list[LaneBudget]:
+    """The lanes so called, in their order."""
     ceiling = settings.worker_max_jobs
     return [
         LaneBudget(lane, settings.lane_knob(lane), ceiling, settings.concurrency(lane), lane in CPU_LANES)
-        for lane in LANES
+        for lane in names
     ]
-
-
-def cpu_slots(settings: Settings) -> int:
-    """Slots of all lanes that take a core each."""
-    return sum(lane.effective for lane in lanes(settings) if lane.cpu)
 
 
 def machine_cores() -> int:

@@ -9,6 +9,9 @@ SERVICES = {
     "FINGERPRINT": "4g",
     "META": "2g",
     "IO": "1g",
+    "ROUTER": "4g",
+    "PARSER": "2g",
+    "GROUPER": "2g",
     "WATCHER": "1g",
     "DRAIN": "8g",
     "FINGERPRINT_ENGINE": "2g",
@@ -18,11 +21,12 @@ SERVICES = {
 
 _ONE_BY_ONE = {
     "PHAZE_MUSIC_DIR": ("./music", "The folder of music, relative to compose/; it is /music in the containers."),
+    "PHAZE_DOCUMENTS_DIR": ("./documents", "The folder of local documents; it is /documents in the containers."),
     "PHAZE_KEYS_DIR": ("./keys", "The folder of keys that settings name, such as PHAZE_PUSH_KEY_FILE=/keys/push."),
     "PHAZE_SCRATCH_DIR": ("scratch", "The compute agent's scratch folder: a path, or a volume's name."),
     "PHAZE_UID": ("1000", "The user as whom everything of ours runs: whoever owns the music, if it is to be moved."),
     "PHAZE_GID": ("1000", "That user's group."),
-    "PHAZE_IMAGE": ("phaze-agent:0.1.0", "Name and version of the images; -light and -music follow it."),
+    "PHAZE_IMAGE": ("phaze-agent:0.1.0", "Name and version of the images; -light, -music and -documents follow it."),
     "PHAZE_VALKEY_IMAGE": ("valkey/valkey:8.1", "The queue server's image."),
     "PHAZE_PROMETHEUS_IMAGE": ("prom/prometheus:v2.53.3", "Prometheus' image (profile metrics)."),
     "PHAZE_FINGERPRINT_ENGINE_IMAGE": ("phaze-fingerprint-engine:1", "The engine of profile sidecars; none is ours."),

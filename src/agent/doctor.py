@@ -19,9 +19,10 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from agent import budget
+from agent.documents import libraries
 from agent.embedded import default_slots
 from agent.errors import ConfigError
-from agent.lanes import CPU_LANES, LANES, PLUGINS
+from agent.lanes import CPU_LANES, PLUGINS, lanes_for
 from agent.phoenix.boot import check_server
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
@@ -202,13 +203,13 @@ def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
     """The budget: slots per lane, and whether the CPU lanes together want more cores than there are."""
     slots = _slots(settings)
     each = ", ".join(f"{lane} {count} (knob {settings.lane_knob(lane)})" for lane, count in slots.items())
-    wanted, cores = sum(slots[lane] for lane in CPU_LANES), budget.cores()
+    wanted, cores = sum(slots[lane] for lane in slots if lane in CPU_LANES), budget.cores()
     allowed = "" if cores == budget.machine_cores() else f", of which its cgroup allows {budget.shown(cores)}"
     detail = (
         f"{each}; ceiling {settings.worker_max_jobs}; the CPU lanes have {wanted} slots, "
         f"this machine {budget.machine_cores()} cores{allowed}"
     )
-    chosen = {f"lane_{lane}_concurrency" for lane in CPU_LANES} & settings.model_fields_set
+    chosen = {f"lane_{lane}_concurrency" for lane in slots if lane in CPU_LANES} & settings.model_fields_set
     if wanted > cores and chosen:
         remedy = "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters"
         yield Finding("lanes", "warning", detail, remedy)
@@ -218,7 +219,7 @@ def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
 
 def _slots(settings: Settings) -> dict[str, int]:
     """lane -> effective slots under `phaze up`, which never gives a CPU lane more than there are cores unasked."""
-    return {lane: min(default_slots(lane, settings), settings.worker_max_jobs) for lane in LANES}
+    return {lane: min(default_slots(lane, settings), settings.worker_max_jobs) for lane in lanes_for()}
 
 
 def memory(settings: Settings) -> Iterator[Finding]:
@@ -319,6 +320,18 @@ def object_store(settings: Settings) -> Iterator[Finding]:
         yield Finding("object store", "ok", f"bucket {settings.s3_bucket} at {settings.s3_endpoint or 'AWS'}")
 
 
+def document_libraries(_settings: Settings) -> Iterator[Finding]:
+    """What `phaze documents` and the document lanes want; nobody else misses it."""
+    from pipelines.documents import recognise
+
+    if lacking := libraries.missing():
+        yield Finding("documents", "ok", f"not read here: no {', '.join(lacking)} ({libraries.REMEDY})")
+    elif not recognise.is_there():
+        yield Finding("documents", "ok", "read; scans are not (pip install 'phaze-agent[ocr]', or PHAZE_MINERU_URL)")
+    else:
+        yield Finding("documents", "ok", "read, scans too")
+
+
 def billing_service(settings: Settings) -> Iterator[Finding]:
     """Whether the service that makes users' keys answers. No key is made: its root is asked, and any answer will do."""
     if settings.billing_url is None:
@@ -357,6 +370,7 @@ CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     other_packages,
     transfer_tools,
     object_store,
+    document_libraries,
     billing_service,
     variables,
 )

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from agent import budget, kept
 from agent.display import plural
 from agent.errors import StartError
-from agent.lanes import CPU_LANES, LANES, queue_name
+from agent.lanes import CPU_LANES, lanes_for, queue_name
 from agent.phoenix.boot import check_server
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
@@ -55,9 +55,12 @@ def default_slots(lane: str, settings: Settings) -> int:
 
 
 class Fleet:
-    """The processes of one embedded run. `stop()` ends whatever `start()` has started, also where it did not finish."""
+    """The processes of one embedded run. `stop()` ends whatever `start()` has started, also where it did not finish.
 
-    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+    `lanes`: those that get a worker; the lanes for files, and what other packages add, unless said.
+    """
+
+    def __init__(self, settings: Settings, say: Callable[[str], None], lanes: Sequence[str] | None = None) -> None:
         self.settings = settings
         self.data = settings.data_dir
         self.say = say
@@ -67,7 +70,7 @@ class Fleet:
         self.watcher: Supervised | None = None
         self.hub_url = ""
         self.token = ""
-        self.knobs = {lane: default_slots(lane, settings) for lane in LANES}
+        self.knobs = {lane: default_slots(lane, settings) for lane in (lanes_for() if lanes is None else lanes)}
         self._lock: IO[str] | None = None
 
     @property
@@ -114,7 +117,7 @@ class Fleet:
         await self.hub.start()
         self.hub_url = await self._hub_answers()
         self.hub.env["PHAZE_HUB_PORT"] = self.hub_url.rsplit(":", 1)[-1]  # started again, it is found again
-        for lane in LANES:
+        for lane in self.knobs:
             own = {"PHAZE_HUB_URL": self.hub_url, "PHAZE_AGENT_LANE": lane}
             knob = {f"PHAZE_LANE_{lane.upper()}_CONCURRENCY": str(self.knobs[lane])}
             given = _without(env, "PHAZE_S3_", "PHAZE_HUB_PASSWORD")
@@ -133,7 +136,7 @@ class Fleet:
         """Somebody started us: what failed before and waits for its next attempt need not wait any longer."""
         client = connect(redis_url)
         try:
-            queues = [LaneQueue(client, name=queue_name(self.settings.agent_id, lane)) for lane in LANES]
+            queues = [LaneQueue(client, name=queue_name(self.settings.agent_id, lane)) for lane in self.knobs]
             if moved := sum([await queue.hurry() for queue in queues]):
                 self.say(f"{plural(moved, 'job')} that failed before {'is' if moved == 1 else 'are'} tried again")
         finally:

@@ -41,9 +41,22 @@ LANE_TASKS: dict[str, dict[str, str]] = {
         "s3_upload": "pipelines.files.s3_upload:s3_upload",
         "push_file": "pipelines.files.push_file:push_file",
     },
+    "router": {
+        "router": "agent.processors.router:Router",
+    },
+    "parser": {
+        "parser": "agent.processors.parser:Parser",
+    },
+    "grouper": {
+        "grouper": "agent.processors.grouper:Grouper",
+    },
 }
 
-CPU_LANES = {"analyze", "fingerprint"}
+FILE_LANES = ("analyze", "fingerprint", "meta", "io")
+DOCUMENT_LANES = ("router", "parser", "grouper")
+"""Nobody pays for both kinds who has only one: an agent runs those of files, of documents, or all (`lanes_for`)."""
+
+CPU_LANES = {"analyze", "fingerprint", *DOCUMENT_LANES}
 """Lanes bound by the processor: one slot is one core, so numeric libraries are pinned to one thread."""
 
 PLUGINS = plugins.installed()
@@ -59,6 +72,12 @@ AGENT_TASKS: Mapping[str, str] = ChainMap(*reversed(LANE_TASKS.values()))
 """task -> "module:function" or "module:Class" of all lanes: a view, so that a line more in the table is here too."""
 
 Task = Callable[[Any, Any], Awaitable[BaseModel]]
+
+
+def lanes_for(*, files: bool = True, documents: bool = False) -> tuple[str, ...]:
+    """The lanes of an agent for files, for documents, or both; what other packages add runs in any case."""
+    left_out = (*(() if files else FILE_LANES), *(() if documents else DOCUMENT_LANES))
+    return tuple(lane for lane in LANES if lane not in left_out)
 
 
 def lane_for_task(task: str) -> str:

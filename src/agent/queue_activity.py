@@ -12,7 +12,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from agent.lanes import LANES, queue_name
+from agent.lanes import DOCUMENT_LANES, LANES, queue_name
 from agent.phoenix import keys
 from agent.redaction import redact_text
 from agent.redis_client import reply
@@ -45,6 +45,13 @@ class QueueActivity:
     def unsettled(self) -> int:
         """All jobs that have not come to an end."""
         return self.queued + self.active + self.scheduled + self.parked
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anything about it: a base queue, or a lane for documents, is shown only then."""
+        return bool(self.unsettled or self.workers or self.error) or not (
+            self.lane is None or self.lane in DOCUMENT_LANES
+        )
 
 
 async def get_queue_activity(redis: Redis, agents: Iterable[str]) -> list[QueueActivity]:

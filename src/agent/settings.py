@@ -32,6 +32,7 @@ from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
 from pipelines.documents.addresses import networks_of
+from pipelines.documents.page import MOST_PAGES
 from pipelines.music.models.catalogue import OFFICIAL
 from pipelines.music.profiles import Profile
 
@@ -116,6 +117,11 @@ class Settings(BaseSettings):
     )
     lane_meta_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the meta lane.")
     lane_io_concurrency: int = Field(4, ge=1, le=1000, description="Slots of the io lane.")
+    lane_router_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the router lane (CPU: one core each).")
+    lane_parser_concurrency: int = Field(2, ge=1, le=1000, description="Slots of the parser lane (CPU: one core each).")
+    lane_grouper_concurrency: int = Field(
+        2, ge=1, le=1000, description="Slots of the grouper lane (CPU: one core each)."
+    )
 
     redis_url: SecretStr | None = Field(
         None,
@@ -220,7 +226,14 @@ class Settings(BaseSettings):
         description="Networks (10.0.0.0/8, fd00::/8) from which documents are fetched although they are not public.",
     )
     document_max_mb: int = Field(100, ge=1, le=1024, description="Largest document, in MiB; a larger one is rejected.")
-    document_max_pages: int = Field(500, ge=1, description="Pages of a document that are read; the others are skipped.")
+    document_max_pages: int = Field(
+        500, ge=1, le=MOST_PAGES, description="Pages of a document that are read; the others are skipped."
+    )
+    document_model: MaybeStr = Field(
+        None,
+        description="The model that router and parser ask besides their rules, at PHAZE_LLM_URL, at the user's cost; "
+        "unset: rules alone.",
+    )
     mineru_url: MaybeStr = Field(
         None, description="Address of a mineru-api (4.0 or later) that reads documents; unset: they are read here."
     )

@@ -126,10 +126,12 @@ class Summary:
     def lines(self, cores: int) -> list[str]:
         """The run in words."""
         minutes = self.audio_seconds / 60
-        lines = [
-            f"{plural(len(self.tracks), 'file')}, {minutes:.1f} minutes of audio, in {duration_text(self.elapsed)} "
-            f"on {plural(cores, 'core')}" + self._speed()
-        ]
+        lines = []
+        if self.tracks or self.scans:
+            lines.append(
+                f"{plural(len(self.tracks), 'file')}, {minutes:.1f} minutes of audio, in {duration_text(self.elapsed)} "
+                f"on {plural(cores, 'core')}" + self._speed()
+            )
         for row in self.work:
             slowest = f", slowest {row.slowest:.1f} s {Path(row.slowest_path).name}" if row.slowest_path else ""
             lines.append(

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ import httpx
 import psutil
 
 from agent.display import plural
+from agent.documents.libraries import libraries_are_there
 from agent.embedded import Fleet
 from agent.errors import ConfigError, StartError, UserError, WrongUse
+from agent.lanes import FILE_LANES, lanes_for
 from agent.progress import JsonView, PlainView, TerminalView, View
 from agent.settings import Settings, load_settings, unknown_variables
 from agent.throttle import OncePer
@@ -46,16 +48,23 @@ ALL_WELL, INTERRUPTED, LEFT_OVER = 0, 130, 3
 @click.option("--reread", is_flag=True, help="Read every file again, also those that have not changed since.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON event a line, for machines.")
 @click.option("--samples", is_flag=True, help="Use a small sample set that is synthesised on the spot.")
-def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples: bool) -> None:
+@click.option("--documents", is_flag=True, help="Run router, parser and grouper too; alone, where no music is given.")
+def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples: bool, documents: bool) -> None:
     """Take folders (or files) of music through all lanes.
 
     Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane; without
     --once it goes on and watches the folders. Ctrl-C ends all of it; what is done stays done, and the next start goes
     on. Exit code 3: some files were rejected or are left.
+
+    With --documents it also serves whoever asks for documents by the stream phoenix:router:input.
     """
     settings = load_settings()
     roots = [_root(path) for path in paths]
-    _tools_are_there()
+    files = bool(roots) or samples or not documents
+    if files:
+        _tools_are_there()
+    if documents:
+        libraries_are_there()
     if not roots and once and not samples:
         raise click.UsageError("nothing to do: give a folder of music, or --samples")
     view = _view(as_json)
@@ -64,7 +73,8 @@ def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples:
             view.note(f"warning: {name} is not a variable that phaze reads{f'; did you mean {near}?' if near else ''}")
         if samples:
             roots.append(_sample_set(settings, view))
-        code = asyncio.run(Run(settings, roots, once=once, reread=reread, view=view).go())
+        lanes = lanes_for(files=files, documents=documents)
+        code = asyncio.run(Run(settings, roots, once=once, reread=reread, view=view, lanes=lanes).go())
     finally:
         view.close()
     sys.exit(code)
@@ -118,7 +128,9 @@ def _sample_set(settings: Settings, view: View) -> Path:
 class Run:
     """One `phaze up`, from start to exit code."""
 
-    def __init__(self, settings: Settings, roots: list[Path], *, once: bool, reread: bool, view: View) -> None:
+    def __init__(
+        self, settings: Settings, roots: list[Path], *, once: bool, reread: bool, view: View, lanes: Sequence[str]
+    ) -> None:
         self.settings = settings
         self.roots = roots
         self.once = once
@@ -126,7 +138,8 @@ class Run:
         self.view = view
         self.started = time.time()
         self._stop = asyncio.Event()
-        self._fleet = Fleet(settings, view.note)
+        self._fleet = Fleet(settings, view.note, lanes)
+        self._lanes = lanes
 
     async def go(self) -> int:
         """Start, scan, follow, report."""
@@ -139,6 +152,10 @@ class Run:
                 return INTERRUPTED
             slots = ", ".join(f"{lane} {count}" for lane, count in fleet.slots.items())
             self.view.note(f"hub on {fleet.hub_url} · slots: {slots} · data in {fleet.data}")
+            if "router" in self._lanes:
+                self.view.note(
+                    "documents are read that are asked for on the stream phoenix:router:input (see /records)"
+                )
             headers = {"Authorization": f"Bearer {fleet.token}"}
             async with httpx.AsyncClient(base_url=fleet.hub_url, headers=headers, timeout=10.0) as client:
                 if self.roots:
@@ -199,7 +216,7 @@ class Run:
     async def _follow(self, client: httpx.AsyncClient) -> dict[str, Any]:
         """Show progress until stopped, or with `once` until nothing is left to wait for. Returns the last status."""
         status: dict[str, Any] = {}
-        told = False
+        told = not set(self._lanes) & set(FILE_LANES)
         answered = time.monotonic()
         complain = OncePer(60.0)
         while not self._stop.is_set():

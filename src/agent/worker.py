@@ -18,9 +18,10 @@ from agent import budget, heap, logs, metrics
 from agent.cancelling import end
 from agent.children import Children
 from agent.desk import Desk
+from agent.documents import libraries
 from agent.errors import ConfigError
 from agent.heartbeat import Heartbeat
-from agent.lanes import CPU_LANES, load_checked, queue_name, tasks_of
+from agent.lanes import CPU_LANES, DOCUMENT_LANES, lanes_for, load_checked, queue_name, tasks_of
 from agent.phoenix.billing import ApiKeyManager
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
@@ -59,6 +60,10 @@ class AgentWorker:
         if settings.agent_token is None:
             raise ConfigError(
                 "PHAZE_AGENT_TOKEN is not set; give the agent's token, or a file with PHAZE_AGENT_TOKEN_FILE"
+            )
+        if settings.agent_lane in DOCUMENT_LANES and (lacking := libraries.missing()):
+            raise ConfigError(
+                f"PHAZE_AGENT_LANE={settings.agent_lane} wants {', '.join(lacking)}, not installed; {libraries.REMEDY}"
             )
         self.settings = settings
         self.lane = settings.agent_lane
@@ -133,11 +138,13 @@ class AgentWorker:
             clamped=self.concurrency < knob,
             heartbeat=self.heartbeat is not None,
         )
-        slots, cores = budget.cpu_slots(self.settings), budget.cores()
-        if self.lane in CPU_LANES and slots > cores:
-            each = {lane.lane: lane.effective for lane in budget.lanes(self.settings) if lane.cpu}
+        documents, cores = self.lane in DOCUMENT_LANES, budget.cores()
+        beside = budget.lanes(self.settings, lanes_for(files=not documents, documents=documents))
+        each = {lane.lane: lane.effective for lane in beside if lane.cpu}
+        if self.lane in CPU_LANES and (slots := sum(each.values())) > cores:
+            name = variable(f"lane_{self.lane}_concurrency")
             log.warning("lanes.more_slots_than_cores", slots=slots, cores=cores, **each, meaning="they share the cores",
-                        remedy="lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters")  # fmt: skip
+                        remedy=f"lower {name} if it matters")  # fmt: skip
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
@@ -180,8 +187,8 @@ class AgentWorker:
         return run
 
 
-DOCUMENTS = tuple(name for name in Settings.model_fields if name.startswith(("document_", "mineru_")))
-"""Settings that the router reads from the environment (`pipelines.documents.router_settings`)."""
+DOCUMENTS = tuple(n for n in Settings.model_fields if n.startswith(("document_", "mineru_")) or n == "llm_url")
+"""Settings that the document lanes read from the environment (`pipelines.documents.router_settings`)."""
 
 
 def pin_threads(lane: str | None) -> None:

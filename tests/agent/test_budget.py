@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from agent import budget
+from agent.lanes import lanes_for
 from agent.settings import load_settings
 
 MACHINE = float(budget.machine_cores())
@@ -41,4 +42,5 @@ def test_the_budget_is_the_machines_or_what_the_cgroup_leaves(
 def test_cpu_slots_are_the_effective_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHAZE_LANE_ANALYZE_CONCURRENCY", "50")
     monkeypatch.setenv("WORKER_MAX_JOBS", "3")
-    assert budget.cpu_slots(load_settings()) == 3 + 2
+    found = budget.lanes(load_settings(), lanes_for())
+    assert {lane.lane: lane.effective for lane in found if lane.cpu} == {"analyze": 3, "fingerprint": 2}

@@ -191,13 +191,14 @@ def test_all_else_follows_from_the_table_and_imports_nothing_of_the_package(site
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["lanes"] == ["analyze", "fingerprint", "meta", "io", "words"]
+    assert found["lanes"] == ["analyze", "fingerprint", "meta", "io", "router", "parser", "grouper", "words"]
     assert found["lane_of"] == ["meta", "words"]
     assert found["knobs"] == [2, 1]
     assert found["bad_knob"].startswith("PHAZE_LANE_WORDS_CONCURRENCY=0 should be greater than or equal to 1")
     assert found["bad_agent"].startswith("PHAZE_AGENT_ID=box-words must not end in -words")
     assert found["bad_lane"].startswith(
-        "PHAZE_AGENT_LANE=word is not a lane; the lanes are analyze, fingerprint, meta, io, words"
+        "PHAZE_AGENT_LANE=word is not a lane; "
+        "the lanes are analyze, fingerprint, meta, io, router, parser, grouper, words"
     )
     assert found["misspelt"] == [["PHAZE_LANE_WORD_CONCURRENCY", "PHAZE_LANE_WORDS_CONCURRENCY"]]
     assert "# Slots of the words lane (CPU: one core each).\n#PHAZE_LANE_WORDS_CONCURRENCY=2\n" in found["example"]

@@ -46,6 +46,10 @@ class Working(BaseProcessor):
                 return [1]  # type: ignore[return-value]  # the mistake under test
             case "strange":
                 return {"value": object()}
+            case "not all":
+                self.partial("two of three")
+            case "misunderstood":
+                self.understood(Page, data)
         return {"power": await self.context.child(pow, 2, 5), "token": self.context.token}
 
 
@@ -91,6 +95,24 @@ async def test_what_cannot_be_recorded_is_quarantined(stage: Stage, do: str, why
     (letter,) = await stage.letters(keys.quarantine_key)
     assert why in letter["error"]
     assert await stage.redis.exists(keys.stream_key("after"), keys.pages_key("r1")) == 0
+
+
+async def test_what_is_not_all_is_recorded_as_partial_and_goes_on(stage: Stage) -> None:
+    await stage.ask("r1", do="not all")
+    async with stage.working():
+        await until(lambda: is_over(stage))
+    marker = await stage.marker("r1")
+    assert (marker["outcome"], marker["reason"], marker["result"]["data"]["power"]) == ("partial", "two of three", 32)
+    assert await stage.redis.xlen(keys.stream_key("after")) == 1
+
+
+async def test_data_that_does_not_fit_is_quarantined_with_the_field_and_not_its_value(stage: Stage) -> None:
+    await stage.ask("r1", do="misunderstood", number="s3cret", text="one")
+    async with stage.working():
+        await until(lambda: is_over(stage))
+    (letter,) = await stage.letters(keys.quarantine_key)
+    assert "bad-data: number: Input should be a valid integer" in letter["error"]
+    assert "s3cret" not in letter["error"] + letter["traceback"]
 
 
 async def test_pages_that_are_none_are_a_missing_record(stage: Stage) -> None:

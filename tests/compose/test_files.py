@@ -18,7 +18,7 @@ import yaml
 from agent.compose_variables import COMPOSE
 from agent.embedded import WORKER_MARGIN
 from agent.health import STALE
-from agent.lanes import CPU_LANES, LANES
+from agent.lanes import CPU_LANES, DOCUMENT_LANES, LANES
 from agent.settings import ACCEPTED, FROM_FILES, VARIABLES, Settings, load_settings
 from agent.watching.command import watch
 from agent.worker import THREAD_PINS
@@ -59,7 +59,7 @@ def test_every_service_is_confined_checked_bounded_and_started_again(service: di
 def test_no_image_is_without_a_version(service: dict[str, Any]) -> None:
     name, _, version = with_defaults(service["image"]).rpartition(":")
     assert name
-    assert version.split("-")[0].strip("v") not in ("", "latest", "light", "music")
+    assert version.split("-")[0].strip("v") not in ("", "latest", "light", "music", "documents")
 
 
 def test_our_images_have_the_packages_version() -> None:
@@ -67,6 +67,7 @@ def test_our_images_have_the_packages_version() -> None:
     assert {with_defaults(service["image"]) for service in OURS} == {
         f"phaze-agent:{version}-light",
         f"phaze-agent:{version}-music",
+        f"phaze-agent:{version}-documents",
     }
 
 
@@ -82,7 +83,7 @@ def test_every_lane_has_one_worker_and_one_of_them_beats(monkeypatch: pytest.Mon
         if settings.agent_lane is not None:
             assert name == f"worker-{settings.agent_lane}"
             assert settings.concurrency(settings.agent_lane) == load_settings().concurrency(settings.agent_lane)
-            assert "profiles" not in service
+            assert service.get("profiles") == (["documents"] if settings.agent_lane in DOCUMENT_LANES else None)
     assert sorted(filter(None, found)) == sorted(LANES)
     assert beating == ["worker-analyze"]
     drain = AGENT["worker-drain"]
@@ -110,7 +111,8 @@ def test_light_lanes_run_without_essentia_and_the_cpu_lanes_with_pins() -> None:
     for service in OURS:
         lane = environment(service).get("PHAZE_AGENT_LANE")
         heavy = lane in CPU_LANES or lane == ""
-        assert service["build"]["target"] == ("music" if heavy else "light")
+        target = "documents" if lane in DOCUMENT_LANES else "music" if heavy else "light"
+        assert service["build"]["target"] == target
         assert service["image"].endswith(f"-{service['build']['target']}")
         assert (THREAD_PINS.items() <= environment(service).items()) == heavy
         assert service.get("cpu_shares", 1024) == (128 if heavy and service not in CLOUD.values() else 1024)
@@ -119,8 +121,8 @@ def test_light_lanes_run_without_essentia_and_the_cpu_lanes_with_pins() -> None:
 IN_THE_IMAGE = {"PHAZE_DATA_DIR", "PHAZE_FFMPEG", "PHAZE_AGENT_LANE", "PHAZE_AGENT_HEARTBEAT"}
 """What the image or the file itself has decided."""
 
-OF_OTHERS = ("PHAZE_BILLING_", "PHAZE_LLM_URL", "PHAZE_KEY_", "PHAZE_DOCUMENT_", "PHAZE_MINERU_")
-"""Read by lanes that no service here runs: who adds one hands them on to it (docs/per-user-keys.md)."""
+READS = {"worker-router"}
+ASKS_A_MODEL = {"worker-router", "worker-parser"}
 
 WHO_NEEDS = {
     "PHAZE_SET_MINUTES": {"hub"},
@@ -132,13 +134,21 @@ WHO_NEEDS = {
     "PHAZE_PUSH_TO": {"hub", "worker-io", "worker-drain"},
     "PHAZE_PUSH_HOST_KEYS": {"hub", "worker-io", "worker-drain"},
     "PHAZE_MOVE_ROOTS": {"worker-meta", "worker-drain"},
+    "PHAZE_DOCUMENT_ROOTS": READS,
+    "PHAZE_DOCUMENT_NETWORKS": READS,
+    "PHAZE_DOCUMENT_MAX_": READS,
+    "PHAZE_DOCUMENT_MODEL": ASKS_A_MODEL,
+    "PHAZE_MINERU_": READS,
+    "PHAZE_LLM_URL": ASKS_A_MODEL,
+    "PHAZE_BILLING_": ASKS_A_MODEL,
+    "PHAZE_KEY_": ASKS_A_MODEL,
     "PHAZE_PROFILE": {"hub", "worker-analyze", "worker-drain"},
     "PHAZE_MODELS_": {"worker-analyze", "worker-drain"},
 }
 """Variables, by how they begin -> the services that get them; secrets reach nobody else."""
 
 
-@pytest.mark.parametrize("name", sorted(n for n in set(VARIABLES) - IN_THE_IMAGE if not n.startswith(OF_OTHERS)))
+@pytest.mark.parametrize("name", sorted(set(VARIABLES) - IN_THE_IMAGE))
 def test_a_setting_reaches_who_reads_it_and_secrets_nobody_else(name: str) -> None:
     got = {service for service, facts in AGENT.items() if name in facts.get("environment", {})}
     assert got, f"{name} in .env changes nothing in a container"
@@ -162,7 +172,10 @@ def test_who_must_remember_has_a_volume_for_it() -> None:
         assert ("models:/models" in places) == (environment(service).get("PHAZE_MODELS_DIR") == "/models")
         given = service.get("environment", {})
         assert ("./keys:/keys:ro" in places) == any(
-            name in given for name in ("PHAZE_PUSH_HOST_KEYS", "PHAZE_S3_BUCKET")
+            name in given for name in ("PHAZE_PUSH_HOST_KEYS", "PHAZE_S3_BUCKET", "PHAZE_BILLING_TOKEN_FILE")
+        )
+        assert ("./documents:/documents:ro" in places) == (
+            environment(service).get("PHAZE_DOCUMENT_ROOTS") == "/documents"
         )
 
 
@@ -197,7 +210,9 @@ def test_every_volume_is_named_and_only_known_profiles_hold_services_back() -> N
             named = {place.split(":")[0] for place in map(with_defaults, service.get("volumes", []))}
             assert {name for name in named if not name.startswith((".", "/"))} <= set(data["volumes"])
     held = {name: service["profiles"] for name, service in AGENT.items() if "profiles" in service}
-    assert held == {"worker-drain": ["drain"], "fingerprint-engine": ["sidecars"], "prometheus": ["metrics"]}
+    documents = {f"worker-{lane}": ["documents"] for lane in DOCUMENT_LANES}
+    others = {"worker-drain": ["drain"], "fingerprint-engine": ["sidecars"], "prometheus": ["metrics"]}
+    assert held == documents | others
 
 
 def test_only_meta_may_write_to_the_music() -> None:

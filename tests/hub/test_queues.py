@@ -52,10 +52,41 @@ async def test_metrics_say_what_waits(client: httpx.AsyncClient, redis: Redis) -
     assert not [name for name, *_ in samples if not name.startswith("phaze_")]
 
 
+async def test_metrics_say_what_waits_on_each_stage_s_stream(client: httpx.AsyncClient, redis: Redis) -> None:
+    stream, group = keys.stream_key("router"), keys.group_name("router")
+    for number in range(4):
+        await redis.xadd(stream, {"record_id": f"r{number}", "user_id": "u"})
+    await redis.xgroup_create(stream, group, "0")
+    await redis.xreadgroup(group, "a bridge", {stream: ">"}, count=2)
+    await redis.xgroup_create(keys.stream_key("parser"), keys.group_name("parser"), "0", mkstream=True)
+    await redis.set(keys.stream_key("grouper"), "somebody else's")
+    await redis.xadd(keys.stream_key("push_file"), {"record_id": "r"}, id="1000000-0")
+    text = (await client.get("/metrics")).text
+    found = {
+        (family.name, sample.labels["task"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if family.name.startswith("phaze_stream_")
+    }
+    oldest = {task: found.pop(("phaze_stream_oldest_seconds", task)) for task in ("router", "parser", "push_file")}
+    assert found == {
+        ("phaze_stream_entries", "router"): 4,
+        ("phaze_stream_pending_entries", "router"): 2,
+        ("phaze_stream_entries", "parser"): 0,
+        ("phaze_stream_pending_entries", "parser"): 0,
+        ("phaze_stream_entries", "push_file"): 1,
+    }, "no bridge has been at that of push_file, nobody has asked the others for anything"
+    assert 0 <= oldest["router"] < 60
+    assert oldest["parser"] == 0
+    assert oldest["push_file"] > 1e9, "its id says when it was written"
+
+
 @pytest.mark.skipif(
     shutil.which("promtool") is None and "CI" not in os.environ, reason="promtool (Debian: prometheus) is not installed"
 )
-async def test_promtool_has_nothing_to_say(client: httpx.AsyncClient) -> None:
+async def test_promtool_has_nothing_to_say(client: httpx.AsyncClient, redis: Redis) -> None:
+    await redis.xadd(keys.stream_key("router"), {"record_id": "r", "user_id": "u"})
     text = (await client.get("/metrics")).content
+    assert b"phaze_stream_entries" in text
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
 
+from agent.hub import schema, usage
 from agent.hub.catalogue import Catalogue
 from agent.operator.usage import moment
 from agent.phoenix.outbox import Entry, Usage
+from tests.hub.conftest import serving
 from tests.hub.deliveries import AGENT, TOKEN
 
 __all__ = ["TOKEN"]
@@ -87,6 +95,71 @@ async def test_page_and_json_sum_by_user_and_by_record(catalogue: Catalogue, cli
     assert "parse_pages:2" in (await client.get("/usage?user=ann")).text
     for wrong in ("nan", "x", "inf"):
         assert (await client.get(f"/api/usage?since={wrong}")).status_code == 400
+
+
+DAY = 86_400.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ann", "bob", ""]), st.sampled_from("123"), st.integers(1, 3), st.integers(0, 3),
+            st.floats(0, 200 * DAY) | st.sampled_from([1e300, 10 * DAY, 500 * DAY]),
+        ),
+        max_size=20,
+    ),
+    st.integers(0, 300),
+)  # fmt: skip
+@settings(max_examples=50, deadline=None)
+def test_no_sum_changes_when_old_calls_become_days(calls: list[Any], today: int) -> None:
+    engine = sa.create_engine("sqlite://")
+    with engine.begin() as connection:
+        schema.metadata.create_all(connection)
+        for half in (calls[::2], calls[1::2]):
+            for user, record, token, number, at in half:
+                usage.record(connection, AGENT, call(user, record, number, token=token, at=at))
+            before = sums(connection)
+            while usage.roll_up(connection, today * DAY):
+                pass
+            assert sums(connection) == before
+            oldest = connection.scalar(sa.select(sa.func.min(schema.usage.c.spent_at)))
+            assert oldest is None or oldest >= (today - usage.KEPT_DAYS) * DAY
+    engine.dispose()
+
+
+def sums(connection: sa.Connection) -> list[tuple[Any, ...]]:
+    """Of all but runs and records, which days count apart."""
+    return sorted(
+        (row.user, row.model, row.prompt_tokens, row.completion_tokens, row.calls, row.first, row.last)
+        for row in usage.sums(connection, by=("user", "model"))
+    )
+
+
+async def test_days_are_shown_with_what_is_newer_and_a_hub_that_starts_makes_them(
+    catalogue: Catalogue, redis: Redis
+) -> None:
+    old = time.time() - (usage.KEPT_DAYS + 2) * DAY
+    new = time.time() - 5 * DAY
+    calls = [call("ann", f"{day}-{number}", number, token=day + 1, at=old - day * DAY)
+             for day in range(3) for number in range(4)]  # fmt: skip
+    calls.append(call("ann", "new", at=new, token=9))
+    assert catalogue.record(AGENT, calls) == [None] * 13
+    async with serving(catalogue, redis) as url, httpx.AsyncClient(base_url=url) as client:
+        async with asyncio.timeout(30):
+            while len((await client.get("/api/usage", params={"user": "ann"})).json()["records"]) > 2:
+                await asyncio.sleep(0.05)
+        found = (await client.get("/api/usage")).json()
+        assert (found["total"]["calls"], found["total"]["runs"], found["total"]["records"]) == (13, 4, 13)
+        assert found["users"][0]["prompt_tokens"] == 13 * 7
+        records = (await client.get("/api/usage", params={"user": "ann"})).json()["records"]
+        assert [(row["record_id"], row["calls"]) for row in records] == [("", 12), ("new", 1)]
+        lately = (await client.get("/api/usage", params={"since": str(new - DAY)})).json()
+        assert lately["total"]["calls"] == 1
+        assert "parse_pages, more than 90 days ago" in (await client.get("/usage?user=ann")).text
+    assert catalogue.record(AGENT, [call("ann", "late", at=old)]) == [None]
+    assert catalogue.roll_up_usage()
+    assert not catalogue.roll_up_usage()
+    assert catalogue.usage(by=())[0].calls == 14
 
 
 async def test_whoever_is_not_logged_in_sees_no_usage(stranger: httpx.AsyncClient) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent.display import plural
+from agent.documents.libraries import libraries_are_there
 from agent.errors import StartError, WrongUse
 from pipelines.saying import Listener
 
@@ -45,7 +45,7 @@ def documents(sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bo
         raise click.UsageError("give one of --json and --csv")
     if not sources and not samples:
         raise click.UsageError("nothing to do: give a folder of PDFs, files or addresses, or --samples")
-    _libraries_are_there()
+    libraries_are_there()
     from agent import budget
     from agent.documents.reading import Document, read_all
     from agent.documents.table import Findings
@@ -80,11 +80,6 @@ def documents(sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bo
     for line in _cut(broken):
         click.echo(line, err=True)
     sys.exit(LEFT_OVER if broken else 0)
-
-
-def _libraries_are_there() -> None:
-    if any(importlib.util.find_spec(name) is None for name in ("pypdfium2", "pint", "rapidfuzz")):
-        raise StartError("the libraries for documents are not installed; pip install 'phaze-agent[documents]'")
 
 
 def _found(sources: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -19,7 +19,7 @@ from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import FILE_TASKS, OUTCOMES, SCAN
 from agent.hub.progress import Progress
 from agent.hub.scans import OPEN
-from agent.lanes import LANE_TASKS, LANES, queue_name, record_id_of
+from agent.lanes import DOCUMENT_LANES, LANE_TASKS, LANES, queue_name, record_id_of
 from agent.phoenix import keys
 from agent.phoenix.queue import LaneQueue
 from agent.redaction import redact_text
@@ -93,9 +93,9 @@ class Activity:
         """The JSON of GET /api/status: of one agent only, or of all.
 
         `lanes`: lane -> queued, active, scheduled (jobs on its queues), owed, total and one count per outcome (present
-        files). `others`: task that no file is owed -> results. `idle`: nothing is owed and no scan is open.
-        `settled_or_retrying`: the same, save for jobs that failed three times and wait. `queue`: `ok`, or
-        `unreachable`, and then queue counts are 0.
+        files); those for documents only while they have jobs. `others`: task that no file is owed -> results. `idle`:
+        nothing is owed and no scan is open. `settled_or_retrying`: the same, save for jobs that failed three times and
+        wait. `queue`: `ok`, or `unreachable`, and then queue counts are 0.
 
         Raises UnknownAgent and CatalogueUnavailable.
         """
@@ -138,7 +138,7 @@ class Activity:
             "queue": "ok" if reachable else "unreachable",
             "files": progress.files,
             "scans": {OPEN: 0, **progress.scans},
-            "lanes": {lane: _lane_counts(lane, lanes, progress) for lane in LANES},
+            "lanes": {lane: _lane_counts(lane, lanes, progress) for lane in LANES if _is_shown(lane, lanes)},
             "active": [_job(lane, job, paths) for lane, job in shown],
             "retrying": [{**_job(lane, job, paths), "error": _error_line(job.error)} for lane, job in retrying],
             "others": progress.others,
@@ -209,6 +209,11 @@ def _record(job: Job) -> tuple[str, str]:
 
 def _is_late(job: Job) -> bool:
     return job.attempts >= LATE
+
+
+def _is_shown(lane: str, lanes: list[_Lane]) -> bool:
+    jobs = (one.queued + one.active + one.scheduled for one in lanes if one.lane == lane)
+    return lane not in DOCUMENT_LANES or any(jobs)
 
 
 def _lane_counts(lane: str, lanes: list[_Lane], progress: Progress) -> dict[str, int]:

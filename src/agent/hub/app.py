@@ -24,6 +24,7 @@ from agent.errors import ConfigError
 from agent.hub import (
     agent_api,
     batch_api,
+    chores,
     dashboard,
     duplicate_pages,
     live,
@@ -32,6 +33,7 @@ from agent.hub import (
     overview,
     pages,
     queues,
+    record_pages,
     usage_pages,
 )
 from agent.hub.activity import Activity
@@ -75,6 +77,7 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         loops = [asyncio.create_task(index.run(), name="index-prints")]
+        loops.append(asyncio.create_task(chores.run(catalogue), name="chores"))
         if reconciler is not None:
             loops.append(asyncio.create_task(reconciler.run(), name="reconciler"))
         try:
@@ -93,6 +96,7 @@ def create_app(
             *dashboard.routes,
             *duplicate_pages.routes,
             *usage_pages.routes,
+            *record_pages.routes,
             *live_set_pages.routes,
             *pages.routes,
         ],

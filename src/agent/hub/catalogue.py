@@ -28,6 +28,7 @@ from agent.hub import (
     others,
     progress,
     recording,
+    records,
     scans,
     schema,
     tracks,
@@ -44,6 +45,7 @@ from agent.hub.file_tasks import OWED_TASKS, SET
 from agent.hub.live_sets import LiveSet
 from agent.hub.progress import Progress
 from agent.hub.recording import Refusal
+from agent.hub.records import Recorded
 from agent.hub.scans import Asked, Wish
 from agent.hub.track_row import SHAPE
 from agent.hub.tracks import Track, TrackFilter
@@ -348,12 +350,27 @@ class Catalogue:
         with self._database.read() as connection:
             return others.results_of(connection, service, record_id, limit=limit, offset=offset)
 
+    def record_stages(self, record_id: str) -> list[Recorded]:
+        """See `records.of_record`."""
+        with self._database.read() as connection:
+            return records.of_record(connection, record_id)
+
+    def latest_records(self, limit: int) -> list[Recorded]:
+        """See `records.latest`."""
+        with self._database.read() as connection:
+            return records.latest(connection, limit)
+
     def usage(
         self, *, by: tuple[str, ...], user: str | None = None, since: float = 0.0, limit: int = 1000, offset: int = 0
     ) -> list[Usage]:
         """See `usage.sums`."""
         with self._database.read() as connection:
             return usage.sums(connection, by=by, user=user, since=since, limit=limit, offset=offset)
+
+    def roll_up_usage(self) -> bool:
+        """See `usage.roll_up`: a day at a time, so that nobody waits long for it."""
+        with self._database.write() as connection:
+            return usage.roll_up(connection, time.time())
 
     def owed_keys(self, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
         """See `debts.keys`."""

@@ -101,8 +101,8 @@ def _plain(value: Any) -> str | float | None:
 
 
 def _is_shown(row: QueueActivity, revoked: bool) -> bool:
-    """A base queue, and a queue of an agent that is let in no longer, only while there is something about it."""
-    return bool(row.unsettled or row.workers or row.error) or not (row.lane is None or revoked)
+    """A queue of an agent that is let in no longer, only while there is something about it."""
+    return row.is_used and (not revoked or bool(row.unsettled or row.workers or row.error))
 
 
 def remark(row: QueueActivity) -> str:

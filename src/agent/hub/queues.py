@@ -65,6 +65,17 @@ async def _asked(request: Request) -> tuple[Redis, Sequence[str]]:
     return services.redis, await asyncio.to_thread(services.catalogue.agents)
 
 
+@dataclass(frozen=True)
+class Backlog:
+    """What waits on a service's stream. `pending`: None where the server does not tell (its user may not ask, or no
+    bridge has been there); `oldest` in seconds, 0 where there is nothing."""
+
+    task: str
+    entries: int
+    pending: int | None
+    oldest: float
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """What one scrape found; a collector of its own registry."""
@@ -74,6 +85,7 @@ class Found:
     dead_letters: dict[str, int]
     quarantined: dict[str, int]
     outboxes: dict[tuple[str, str], int]
+    streams: Sequence[Backlog] = ()
     up: bool = True
     agents: Sequence[overview.Agent] = ()
 
@@ -104,6 +116,15 @@ class Found:
         ])  # fmt: skip
         yield _family("phaze_outbox_entries", "Results that wait for the control plane", names,
                       self.outboxes.items())  # fmt: skip
+        yield _family("phaze_stream_entries", "Entries of a service's stream that are not over", ("task",), [
+            ((one.task,), one.entries) for one in self.streams
+        ])  # fmt: skip
+        yield _family("phaze_stream_pending_entries", "Those of them that a bridge has taken", ("task",), [
+            ((one.task,), one.pending) for one in self.streams if one.pending is not None
+        ])  # fmt: skip
+        yield _family("phaze_stream_oldest_seconds", "How old the oldest of them is", ("task",), [
+            ((one.task,), one.oldest) for one in self.streams
+        ])  # fmt: skip
         yield _family("phaze_circuit_state", "1 for the state that a circuit is in", ("circuit", "state"), [
             ((circuit.name, state), float(_state(circuit) == state))
             for circuit in self.circuits for state in CIRCUIT_STATES
@@ -137,7 +158,28 @@ async def _look(redis: Redis, agents: Sequence[str]) -> Found:
         dict(zip(AGENT_TASKS, letters[::2], strict=True)),
         dict(zip(AGENT_TASKS, letters[1::2], strict=True)),
         dict(zip(map(_of, rows), numbers[len(letters) :], strict=True)),
+        await _streams(redis),
     )
+
+
+async def _streams(redis: Redis) -> list[Backlog]:
+    """Of the services of the hub's own table that anybody has ever asked for something by a stream."""
+    async with redis.pipeline(transaction=False) as pipe:
+        for task in AGENT_TASKS:
+            name = keys.stream_key(task)
+            pipe.xlen(name)
+            pipe.xrange(name, count=1)
+            pipe.xpending(name, keys.group_name(task))
+        pipe.time()
+        *answers, now = await pipe.execute(raise_on_error=False)
+    found = []
+    for task, entries, first, pending in zip(AGENT_TASKS, answers[::3], answers[1::3], answers[2::3], strict=True):
+        told = pending["pending"] if isinstance(pending, dict) else None
+        if not isinstance(entries, int) or (entries == 0 and told is None):
+            continue  # nothing was ever written there, or something else has that name
+        written = int(first[0][0].partition(b"-")[0]) / 1000 if first else now[0]
+        found.append(Backlog(task, entries, told, max(0.0, now[0] - written)))
+    return found
 
 
 def _family(

@@ -136,6 +136,25 @@ usage = sa.Table(
     sa.Index("ix_usage_spent", "spent_at"),
 )
 
+usage_days = sa.Table(
+    "usage_days",
+    metadata,
+    sa.Column("day", sa.Integer, nullable=False),  # since 1970, UTC
+    sa.Column("agent_id", sa.Text, nullable=False),
+    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("prompt_tokens", sa.Integer, nullable=False),
+    sa.Column("completion_tokens", sa.Integer, nullable=False),
+    sa.Column("calls", sa.Integer, nullable=False),
+    sa.Column("runs", sa.Integer, nullable=False),
+    sa.Column("records", sa.Integer, nullable=False),
+    sa.Column("first", sa.Float, nullable=False),  # the workers' clocks
+    sa.Column("last", sa.Float, nullable=False),
+    sa.PrimaryKeyConstraint("day", "agent_id", "service", "user", "model"),
+    sa.Index("ix_usage_days_user", "user", "day"),
+)
+
 tracks = sa.Table(
     "tracks",
     metadata,
@@ -200,7 +219,13 @@ def _add_what_rescans_need(connection: sa.Connection) -> None:
     connection.execute(sa.update(files).values(root=sa.func.coalesce(seen_by, "")))
 
 
-STEPS: tuple[Callable[[sa.Connection], None], ...] = (_create, _add_batches, _add_usage, _add_what_rescans_need)
+def _add_usage_days(connection: sa.Connection) -> None:
+    usage_days.create(connection, checkfirst=True)
+
+
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (
+    _create, _add_batches, _add_usage, _add_what_rescans_need, _add_usage_days,
+)  # fmt: skip
 """Step n takes version n to n + 1. A released step never changes: the next change is a new one at the end."""
 
 SCHEMA_VERSION = len(STEPS)

@@ -51,12 +51,12 @@ def lanes(watch: bool, as_json: bool) -> None:
 
 
 def table(rows: Iterable[QueueActivity]) -> Table:
-    """The rows as people read them; a base queue that nobody uses any more is left out."""
+    """The rows as people read them; a base queue, or a lane for documents, that nobody uses is left out."""
     shown = Table("lane", *NUMBERS, "oldest", "workers", "", box=None, header_style="bold")
     for column in shown.columns[1:7]:
         column.justify = "right"
     for row in rows:
-        if row.lane is None and not (row.unsettled or row.workers or row.error):
+        if not row.is_used:
             continue
         numbers = [f"{getattr(row, name):,}" for name in NUMBERS]
         oldest = duration_text(row.oldest)

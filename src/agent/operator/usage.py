@@ -50,7 +50,12 @@ def numbers(row: dict[str, Any]) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    name = f"{row['service']}:{row['record_id']}" if "record_id" in row else row["user"] or "no user"
+    if "record_id" not in row:
+        name = row["user"] or "no user"
+    elif row["record_id"]:
+        name = f"{row['service']}:{row['record_id']}"
+    else:
+        name = f"{row['service']}, more than 90 days ago"
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 

@@ -112,7 +112,8 @@ def _read(text: bytes | None) -> dict[str, Any] | None:
 
 async def _refused(client: Redis, queue: str, service: str, record_id: str) -> str | None:
     """Why the control plane did not take the result, if it did not."""
-    for _, fields in await client.xrevrange(refused_key(queue), count=LOOKED_AT):
+    # Forwards, as the least ACL rule allows: that is more of them than the relay keeps.
+    for _, fields in reversed(await client.xrange(refused_key(queue), count=2 * LOOKED_AT)):
         entry = _read(fields.get(ENTRY_FIELD)) or {}
         if (entry.get("service"), entry.get("record_id")) == (service, record_id):
             return str(fields.get(b"reason", b"").decode("utf-8", "replace"))

@@ -16,20 +16,23 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import structlog
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from agent import plugins
 from agent.phoenix import keys
+from agent.phoenix.endings import Quarantined
 from pipelines.context import Policy, TaskContext
 from pipelines.errors import RecordNotFoundError
 from pipelines.payload import Payload
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+T = TypeVar("T")
 
 TIMEOUT = 600.0
 """Seconds that a record may take where a processor says nothing."""
@@ -60,6 +63,8 @@ class Stage:
         self.user_id = user_id
         self.pages: str | None = None
         """What it leaves as the record's pages, with its settle."""
+        self.missing: str | None = None
+        """Why its result is not all that there should be."""
 
 
 RUNNING: ContextVar[Stage] = ContextVar("phaze_stage")
@@ -124,6 +129,21 @@ class BaseProcessor:
     def keep_pages(self, pages: Sequence[BaseModel | Mapping[str, Any] | str]) -> None:
         """Leave the record's pages for the stages that follow: written in the step in which the result is recorded."""
         RUNNING.get().pages = json.dumps(to_jsonable_python(list(pages)), allow_nan=False)
+
+    def partial(self, reason: str) -> None:
+        """Some of the record could not be done: its result is recorded, and goes on, with the outcome `partial`."""
+        RUNNING.get().missing = reason
+
+    @staticmethod
+    def understood(kind: type[T], said: Any) -> T:
+        """`said` as a model, or as whatever type pydantic can check. What does not fit is set aside in quarantine with
+        the reason, for no later attempt will fit better."""
+        try:
+            return TypeAdapter(kind).validate_python(said)
+        except ValidationError as error:
+            problem = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(str(step) for step in problem["loc"]) or "data"
+            raise Quarantined(f"bad-data: {where}: {problem['msg']}") from None
 
 
 def checked(found: type[Any]) -> type[BaseProcessor]:

@@ -39,6 +39,8 @@ def task_of(processor: BaseProcessor) -> Task:
         reason = data = None
         try:
             data = await processor.process(ctx.record_id, payload.user_id, payload.data)
+            if stage.missing is not None:
+                outcome, reason = "partial", stage.missing
         except InputRejected as error:
             outcome, reason = "rejected", str(error)
         finally:

@@ -45,6 +45,9 @@ class Categories(BaseModel):
     categories: list[Category]
 
 
+Key = Callable[[], Awaitable[SecretStr | None]]
+"""The key for the next call."""
+
 Classify = Callable[[str], Awaitable[Sequence[Category] | None]]
 """A page's text -> what a model takes it for; None: it gave no usable answer. Raises TryLater where it is away."""
 
@@ -59,14 +62,23 @@ class Asks(Protocol):
         """What the model says of `text`, as an `answer`."""
 
 
-def classified_by(client: Asks, key: SecretStr | None, unusable: tuple[type[Exception], ...]) -> Classify:
-    """Ask `client`, with that key; what raises one of `unusable` (it refuses, or its answer fits nothing) is no answer,
-    anything else is passed on."""
+def classified_by(
+    client: Asks, key: Key, unusable: tuple[type[Exception], ...], away: tuple[type[Exception], ...] = ()
+) -> Classify:
+    """Ask `client`, with that key. What raises one of `unusable` (it refuses, or its answer fits nothing) is no answer;
+    after one of `away` nothing more is asked. Anything else is passed on."""
+    gone = False
 
     async def classify(text: str) -> Sequence[Category] | None:
+        nonlocal gone
+        if gone:
+            return None
         try:
-            return (await client.ask(INSTRUCTIONS, text, Categories, key)).categories
+            return (await client.ask(INSTRUCTIONS, text, Categories, await key())).categories
         except unusable:
+            return None
+        except away:
+            gone = True
             return None
 
     return classify
@@ -172,9 +184,13 @@ def plain(text: str) -> str:
     return "".join(part for part in parts if not unicodedata.combining(part))
 
 
-async def categorised(page: Page, model: Classify | None) -> Page:
+def judge_all(pages: Sequence[Page]) -> list[Judgement]:
+    """Each of them: a document's pages in one go, as a child process does it."""
+    return [judge(page) for page in pages]
+
+
+async def categorised(page: Page, found: Judgement, model: Classify | None) -> Page:
     """The page with its categories; `model` is asked where the rules are unsure. Raises what it raises."""
-    found = judge(page)
     categories = found.categories
     if not found.sure and model is not None:
         said = await model(page.text[:MOST_ASKED])

@@ -20,6 +20,7 @@ from pipelines.documents.names import known, specimen_named, specimen_within, wo
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
 from pipelines.documents.ranges import parse_range, unit_of_range
+from pipelines.documents.sentences import sentences
 from pipelines.documents.tables import Row, holds_another, table_rows
 from pipelines.documents.units import ucum
 from pipelines.documents.values import Decimal, decimal_sign, parse_value
@@ -67,7 +68,7 @@ def biomarkers(pages: list[Page]) -> list[Biomarker]:
     for page in pages:
         read = read_page(page, columns, habits.decimal)
         complete(read)
-        found.extend(_biomarkers(page, read, habits))
+        found.extend(_with_sentences(page, read, habits))
         columns = next((entry.columns for entry in reversed(read) if entry.columns), columns)
     return found
 
@@ -147,6 +148,19 @@ def _aligned(before: Read, here: Read) -> bool:
     return bool(values) and any(
         abs(row.value.left - values[0].left) < 8 or abs(row.value.right - values[0].right) < 8 for row in before.rows
     )
+
+
+def _with_sentences(page: Page, read: list[Read], habits: Conventions) -> list[Biomarker]:
+    """What tables, cards and lines say, and what sentences say where those say nothing."""
+    found = list(_biomarkers(page, read, habits))
+    spans = [marker.span for marker in found]
+    told = sentences(page, habits.decimal, habits.taken)
+    more = [marker for marker in told if not _overlaps(marker.span, spans)]
+    return sorted([*found, *more], key=lambda marker: marker.span.start) if more else found
+
+
+def _overlaps(span: Span, others: list[Span]) -> bool:
+    return any(span.start < other.end and other.start < span.end for other in others)
 
 
 def _biomarkers(page: Page, read: list[Read], habits: Conventions) -> Iterator[Biomarker]:

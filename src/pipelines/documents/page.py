@@ -11,6 +11,9 @@ Source = Literal["text", "ocr", "mineru"]
 
 Category = Literal["lab_results", "diagnoses", "procedures", "genetics", "imaging", "other"]
 
+MOST_PAGES = 2000
+"""Of one document: what router, parser and the queue between them are made for."""
+
 
 class Cell(BaseModel):
     """Words that stand together on a line, as between the columns of a table; positions in points from the left."""

@@ -7,17 +7,18 @@ Three doors: `parse_pages` (a function), `run` (the library's: record id, user i
 
 from __future__ import annotations
 
-import asyncio
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, SecretStr
 
-from pipelines.context import Policy, TaskContext, task
+from pipelines.context import InlineContext, Policy, TaskContext, task
 from pipelines.documents.facts import Facts
 from pipelines.documents.labs import biomarkers, conventions
 from pipelines.documents.notes import diagnoses, procedures
-from pipelines.documents.page import Page
+from pipelines.documents.page import MOST_PAGES, Page
 from pipelines.documents.variants import variants
 from pipelines.payer import spent
 from pipelines.payload import Payload, PlainAddress, TaskResult
@@ -25,10 +26,10 @@ from pipelines.payload import Payload, PlainAddress, TaskResult
 if TYPE_CHECKING:
     from pipelines.documents.llm import OnUsage, Usage
 
-MOST_PAGES = 2000
 SECONDS_A_PAGE = 5.0
 MODEL_SECONDS_A_PAGE = 300.0
 LONGEST = 4 * 3600.0
+OPENAI = "https://api.openai.com/v1"
 
 
 class ModelChoice(BaseModel):
@@ -37,6 +38,12 @@ class ModelChoice(BaseModel):
     base_url: PlainAddress
     """Before `/chat/completions`, without user or password: it is shown."""
     name: str
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> ModelChoice | None:
+        """PHAZE_DOCUMENT_MODEL at PHAZE_LLM_URL; None: no model is named. Raises ValueError for what is no address."""
+        name = variables.get("PHAZE_DOCUMENT_MODEL")
+        return cls(base_url=variables.get("PHAZE_LLM_URL") or OPENAI, name=name) if name else None
 
 
 class ParsePayload(Payload):
@@ -79,13 +86,15 @@ def parse_by_rules(pages: list[Page]) -> Facts:
 
 async def parse_pages(
     pages: list[Page], model: ModelChoice | None = None, key: SecretStr | None = None, *, facts: Facts | None = None,
-    on_usage: OnUsage | None = None,
+    on_usage: OnUsage | None = None, context: TaskContext | None = None,
 ) -> Parsed:  # fmt: skip
     """The facts of a document; with a model, what it adds. `facts`: what the rules found, where that is done already.
 
-    `on_usage` hears of every attempt at the model (`llm.Usage`). Raises ModelBusy, KeyRefused, ModelMisused.
+    `context` runs the rules in a child process: a page that is made to be slow costs its own document. `on_usage` hears
+    of every attempt at the model (`llm.Usage`). Raises ModelBusy, KeyRefused, ModelMisused, ChildDied.
     """
-    facts = await asyncio.to_thread(parse_by_rules, pages) if facts is None else facts
+    context = context or InlineContext()
+    facts = await context.child(parse_by_rules, pages) if facts is None else facts
     result = Parsed(facts=facts, pages=len(pages), pages_without_text=sum(not page.text.strip() for page in pages))
     if model is None:
         return result
@@ -99,7 +108,7 @@ async def parse_pages(
         if on_usage is not None:
             on_usage(usage)
 
-    habits = conventions(pages)
+    habits = await context.child(conventions, pages)
     async with Client(Model(base_url=model.base_url, name=model.name), used) as client:
         for page in pages:
             found, troubles = await read_by_model(client, page, habits, key)
@@ -116,7 +125,7 @@ def model_of_the_environment() -> tuple[ModelChoice | None, SecretStr | None]:
     if not name:
         return None, None
     key = os.environ.get("OPENAI_API_KEY", "")
-    base_url = os.environ.get("OPENAI_BASE_URL", "") or "https://api.openai.com/v1"
+    base_url = os.environ.get("OPENAI_BASE_URL", "") or OPENAI
     return ModelChoice(base_url=base_url, name=name), SecretStr(key) if key else None
 
 
@@ -133,19 +142,20 @@ async def run(
     return {"record_id": record_id, "user_id": user_id, **result.model_dump(mode="json")}
 
 
-def parse_seconds(payload: ParsePayload) -> float:
-    """60 s, and 5 s a page; 300 s a page where a model is asked."""
-    each = SECONDS_A_PAGE + (MODEL_SECONDS_A_PAGE if payload.model else 0)
-    return min(LONGEST, 60 + each * len(payload.pages))
+def reported(usage: Usage) -> None:
+    """Tell whoever pays what an attempt came to."""
+    spent(usage.prompt_tokens, usage.completion_tokens, usage.model)
 
 
-def llm_of(payload: ParsePayload) -> str:
+def parse_seconds(pages: int, model: ModelChoice | None) -> float:
+    """60 s, and 5 s a page; 300 s a page more where a model is asked."""
+    each = SECONDS_A_PAGE + (MODEL_SECONDS_A_PAGE if model else 0)
+    return min(LONGEST, 60 + each * pages)
+
+
+def llm_of(model: ModelChoice | None) -> str:
     """The dependency: `llm:<host>`; empty without a model."""
-    if payload.model is None:
-        return ""
-    from urllib.parse import urlsplit
-
-    return f"llm:{urlsplit(payload.model.base_url).netloc}"
+    return "" if model is None else f"llm:{urlsplit(model.base_url).netloc}"
 
 
 def payer_of(payload: ParsePayload) -> str:
@@ -153,18 +163,14 @@ def payer_of(payload: ParsePayload) -> str:
     return payload.user_id if payload.model is not None else ""
 
 
-@task(Policy(timeout=parse_seconds, dependency=llm_of, user=payer_of))
+@task(
+    Policy(
+        timeout=lambda payload: parse_seconds(len(payload.pages), payload.model),
+        dependency=lambda payload: llm_of(payload.model),
+        user=payer_of,
+    )
+)
 async def parse(ctx: TaskContext, payload: ParsePayload) -> Parsed:
-    """The facts of one document. Rules run in a child process: a page that is made to be slow costs its own job.
-
-    Raises ChildDied, and with a model: NotGranted (no key for this user), ModelBusy, KeyRefused, ModelMisused.
-    """
-    facts = await ctx.child(parse_by_rules, payload.pages)
-    if payload.model is None:
-        return await parse_pages(payload.pages, facts=facts)
-
-    def used(usage: Usage) -> None:
-        spent(usage.prompt_tokens, usage.completion_tokens, usage.model)
-
-    key = (await ctx.api_key()).secret
-    return await parse_pages(payload.pages, payload.model, key, facts=facts, on_usage=used)
+    """The facts of one document. Raises what `parse_pages` does, and NotGranted (no key for this user)."""
+    key = None if payload.model is None else (await ctx.api_key()).secret
+    return await parse_pages(payload.pages, payload.model, key, on_usage=reported, context=ctx)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from pipelines.context import InlineContext, Policy, TaskContext, task
-from pipelines.documents.categories import Classify, categorised
+from pipelines.documents.categories import Classify, categorised, judge_all
 from pipelines.documents.fetch import Fetcher
 from pipelines.documents.pages import Reading, ReadPages
 from pipelines.documents.router_settings import RouterSettings
@@ -75,7 +75,8 @@ async def run(
         raise ValueError("give either url or path")
     async with source as held:
         read = await Reading(context, held.path, most=settings.most_pages, mineru=settings.mineru).run()
-    pages = [await categorised(page, model) for page in read.pages]
+    found = await context.child(judge_all, read.pages)
+    pages = [await categorised(page, one, model) for page, one in zip(read.pages, found, strict=True)]
     return Routed(**{**dict(read), "pages": pages}, bytes=held.size)
 
 
@@ -83,17 +84,17 @@ def route_seconds(payload: RoutePayload) -> float:
     return LONGEST
 
 
-def host_of(payload: RoutePayload) -> str:
+def host_of(url: object) -> str:
     """The dependency: `documents:<host>` (`documents:local` for a path), so that one host's outage holds up nothing
     but its own documents."""
     try:
-        host = urlsplit(payload.url or "").hostname
+        host = urlsplit(url).hostname if isinstance(url, str) else None
     except ValueError:
         host = None
     return f"documents:{host or 'local'}"
 
 
-@task(Policy(timeout=route_seconds, dependency=host_of))
+@task(Policy(timeout=route_seconds, dependency=lambda payload: host_of(payload.url)))
 async def route_document(ctx: TaskContext, payload: RoutePayload) -> Routed:
     """The pages of one document; raises what `run` raises."""
     path = None if payload.path is None else decode_path(payload.path)

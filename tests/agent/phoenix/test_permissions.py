@@ -261,7 +261,7 @@ async def what_operators_do(queue: LaneQueue) -> None:
     for line in (
         "breaker list", "breaker open store --reason x", "breaker close store --reason x", "breaker reset store",
         "dlq list", f"dlq show {TASK}:2", f"dlq replay {TASK}:2", f"dlq drop {TASK}:3", "quarantine list",
-        "pause io", "resume io", f"forget {TASK}:1 --yes", f"why {TASK}:1",
+        "pause io", "resume io", f"why {TASK}:1", f"forget {TASK}:1 --yes", f"why {TASK}:1",
     ):  # fmt: skip
         done = await asyncio.to_thread(CliRunner().invoke, phaze, line.split())
         assert done.exit_code == 0, (line, done.output, done.exception)

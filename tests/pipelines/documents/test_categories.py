@@ -55,20 +55,21 @@ async def test_a_model_is_asked_only_where_the_rules_are_unsure() -> None:
     hinted = page_of("Your operation is on Monday.")
     unknown = page_of("Dear Sir or Madam, " + "we write to you about your visit. " * 10)
     short = page_of("Page 3")
-    assert (await categorised(sure, model)).categories == ["lab_results"]
-    assert (await categorised(short, model)).categories == ["other"]
+    assert (await categorised(sure, judge(sure), model)).categories == ["lab_results"]
+    assert (await categorised(short, judge(short), model)).categories == ["other"]
     assert asked == []
-    assert (await categorised(hinted, model)).categories == ["imaging", "other"]
-    assert (await categorised(unknown, model)).categories == ["imaging", "other"]
+    assert (await categorised(hinted, judge(hinted), model)).categories == ["imaging", "other"]
+    assert (await categorised(unknown, judge(unknown), model)).categories == ["imaging", "other"]
     assert asked == [hinted.text, unknown.text]
-    assert (await categorised(hinted, None)).categories == ["procedures"]
+    assert (await categorised(hinted, judge(hinted), None)).categories == ["procedures"]
 
 
 async def test_a_model_without_an_answer_leaves_what_the_rules_say() -> None:
     async def model(text: str) -> None:
         return None
 
-    assert (await categorised(page_of("Your operation is on Monday."), model)).categories == ["procedures"]
+    hinted = page_of("Your operation is on Monday.")
+    assert (await categorised(hinted, judge(hinted), model)).categories == ["procedures"]
 
 
 async def test_a_client_is_asked_with_the_key_and_what_it_cannot_answer_is_left_to_the_rules() -> None:
@@ -83,15 +84,24 @@ async def test_a_client_is_asked_with_the_key_and_what_it_cannot_answer_is_left_
             return answer.model_validate({"categories": ["genetics"]})
 
     client, key = Client(), SecretStr("k")
-    model = classified_by(client, key, (ValueError,))
+
+    async def the_key() -> SecretStr:
+        return key
+
+    model = classified_by(client, the_key, (ValueError,))
     page = page_of("Your operation is on Monday.")
-    assert (await categorised(page, model)).categories == ["genetics"]
+    assert (await categorised(page, judge(page), model)).categories == ["genetics"]
     assert client.keys == [key]
     client.error = ValueError("it refuses")
-    assert (await categorised(page, model)).categories == ["procedures"]
+    assert (await categorised(page, judge(page), model)).categories == ["procedures"]
     client.error = TryLater("it is busy")
     with pytest.raises(TryLater):
-        await categorised(page, model)
+        await categorised(page, judge(page), model)
+    patient = classified_by(client, the_key, (), (TryLater,))
+    calls = len(client.keys)
+    for _ in range(2):
+        assert (await categorised(page, judge(page), patient)).categories == ["procedures"]
+    assert len(client.keys) == calls + 1, "one that is away is left alone"
 
 
 @settings(max_examples=50)

@@ -1,0 +1,260 @@
+"""Router, parser and grouper as services: entries on a stream in, results in the hub's catalogue out; nothing faked but
+the web site and the model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from redis.asyncio import Redis
+
+from agent.errors import ConfigError
+from agent.hub.catalogue import Catalogue
+from agent.lanes import DOCUMENT_LANES, queue_name
+from agent.phoenix import keys
+from agent.redis_client import connect
+from agent.settings import load_settings
+from agent.worker import THREAD_PINS, AgentWorker
+from pipelines.documents.samples import Sample, write_samples
+from pipelines.payload import encode_path
+from tests.agent.test_up import Up
+from tests.chaos.harness import Member
+from tests.conftest import REPO
+from tests.hub.conftest import catalogue, serving
+from tests.hub.deliveries import AGENT, TOKEN
+from tests.pipelines.documents import site
+from tests.pipelines.documents.endpoint import endpoint, says
+from tests.pipelines.documents.site import ok
+
+__all__ = ["catalogue"]
+
+PATIENCE = 150.0
+NOTHING: dict[str, Any] = {"biomarkers": [], "diagnoses": [], "procedures": [], "variants": []}
+
+pytestmark = pytest.mark.timeout(PATIENCE + 60)
+
+
+class Service:
+    """The workers of the three lanes, and what they left on the server and in the catalogue."""
+
+    def __init__(self, redis: Redis, catalogue: Catalogue, folder: Path, **env: str) -> None:
+        self.redis = redis
+        self.catalogue = catalogue
+        self.trail = folder / "trail"
+        self.trail.touch()
+        environment = {
+            **os.environ,
+            "PHAZE_AGENT_ID": AGENT,
+            "PHAZE_AGENT_TOKEN": TOKEN,
+            "PHAZE_LOG_FORMAT": "json",
+            "PYTHONPATH": str(REPO),
+            "TRAIL": str(self.trail),
+            **env,
+        }
+        self.members = {
+            lane: Member(
+                folder / f"{lane}.log", {**environment, "PHAZE_AGENT_LANE": lane}, "tests.agent.document_workers"
+            )
+            for lane in DOCUMENT_LANES
+        }
+
+    async def ask(self, record_id: str, user_id: str = "u1", **fields: str) -> None:
+        """What a producer of any language does."""
+        said: Any = {"record_id": record_id, "user_id": user_id, **fields}
+        await self.redis.xadd("phoenix:router:input", said)
+
+    def begun(self, lane: str) -> list[str]:
+        """The records whose bodies began, in order."""
+        rows = map(json.loads, self.trail.read_text("utf-8").splitlines())
+        return [row["record"] for row in rows if row["service"] == lane]
+
+    def recorded(self, lane: str) -> dict[str, dict[str, Any]]:
+        """record id -> its row in the catalogue."""
+        rows = self.catalogue.results(lane, limit=1000)
+        assert len({row["record_id"] for row in rows}) == len(rows), f"recorded twice by {lane}"
+        return {row["record_id"]: row for row in rows}
+
+    async def letters(self, place: Callable[[str], str], lane: str) -> dict[str, dict[str, Any]]:
+        """record id -> its letter."""
+        found = [json.loads(row) for row in await self.redis.lrange(place(lane), 0, -1)]
+        return {letter["record_id"]: letter for letter in found}
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            said = "\n".join(member.log.read_text("utf-8", "replace")[-2000:] for member in self.members.values())
+            assert time.monotonic() < deadline, said
+            await asyncio.sleep(0.05)
+
+    async def nothing_is_left(self) -> None:
+        for lane in DOCUMENT_LANES:
+            assert await self.redis.xlen(keys.stream_key(lane)) == 0
+            assert await self.redis.zcard(keys.incomplete_key(queue_name(AGENT, lane))) == 0
+        assert [key async for key in self.redis.scan_iter("pages:*")] == [], "pages that nobody deleted"
+        assert [key async for key in self.redis.scan_iter("lock:*")] == [], "locks are left"
+
+
+@contextlib.asynccontextmanager
+async def service(redis: Redis, url: str, catalogue: Catalogue, folder: Path, **env: str) -> AsyncIterator[Service]:
+    """At work, with a hub on a real socket."""
+    async with serving(catalogue, redis) as hub_url:
+        found = Service(redis, catalogue, folder, PHAZE_REDIS_URL=url, PHAZE_HUB_URL=hub_url, **env)
+        try:
+            await asyncio.gather(*(member.start() for member in found.members.values()))
+            await found.until(lambda: all(member.at_work for member in found.members.values()))
+            yield found
+        finally:
+            for member in found.members.values():
+                if member.running:
+                    await member.end()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    return write_samples(tmp_path_factory.mktemp("all my reports"))
+
+
+async def test_a_document_goes_from_the_stream_through_three_stages_into_the_catalogue(
+    redis: Redis, valkey_url: str, catalogue: Catalogue, tmp_path: Path, reports: list[Sample]
+) -> None:
+    pdf = reports[0].path.read_bytes()
+    asked_again: list[float] = []
+
+    async def busy_once(writer: asyncio.StreamWriter) -> None:
+        asked_again.append(time.monotonic())
+        busy = ok(b"", "Retry-After: 5", status="503 Service Unavailable")
+        writer.write(busy if len(asked_again) == 1 else ok(pdf))
+
+    folder = reports[0].path.parent
+    variables = {"PHAZE_DOCUMENT_NETWORKS": "127.0.0.0/8", "PHAZE_DOCUMENT_ROOTS": str(folder)}
+    async with site.serving() as there, service(redis, valkey_url, catalogue, tmp_path, **variables) as lanes:
+        there.answers |= {"/report.pdf": ok(pdf), "/busy.pdf": busy_once, "/page": ok(b"<html>log in</html>")}
+        await lanes.ask("busy", url=there.url("/busy.pdf"))
+        await lanes.ask("by url", url=there.url("/report.pdf?token=s3cret"))
+        await lanes.ask("by path", path=encode_path(reports[1].path))
+        await lanes.ask("gone", url=there.url("/gone.pdf"))
+        await lanes.ask("a page", url=there.url("/page"))
+        await lanes.ask("nowhere", note="neither url nor path")
+        done = {"busy", "by url", "by path"}
+        await lanes.until(lambda: lanes.recorded("grouper").keys() == done)
+        await lanes.until(lambda: len(lanes.recorded("router")) == 6)
+
+        for record, report in (("by url", reports[0]), ("by path", reports[1])):
+            row = lanes.recorded("router")[record]
+            assert (row["outcome"], row["attempts"]) == ("done", 1)
+            assert row["result"]["data"]["categories"] == {"lab_results": 1}
+            facts = lanes.recorded("parser")[record]["result"]["data"]["facts"]["biomarkers"]
+            printed = {(fact["name"], fact["value"]["printed"], fact["unit"]) for fact in facts}
+            assert printed == {(result.name, result.value, result.unit) for result in report.results}
+            groups = lanes.recorded("grouper")[record]["result"]["data"]["groups"]
+            assert {"hemoglobin", "glucose"} <= {group["slug"] for group in groups}
+        assert lanes.recorded("router")["busy"]["attempts"] == 2
+        assert asked_again[1] - asked_again[0] >= 5, "as it had asked for"
+        rejected = lanes.recorded("router")["a page"]
+        assert (rejected["outcome"], rejected["reason"].partition(":")[0]) == ("rejected", "not-a-pdf")
+        assert "404" in (await lanes.letters(keys.dead_letters_key, "router"))["gone"]["error"]
+        assert "give either url or path" in (await lanes.letters(keys.quarantine_key, "router"))["nowhere"]["error"]
+        await lanes.nothing_is_left()
+
+        stored = [row["result"] for lane in DOCUMENT_LANES for row in lanes.recorded(lane).values()]
+        logs = [member.log.read_text("utf-8") for member in lanes.members.values()]
+        assert "s3cret" not in json.dumps(stored) + "".join(logs)
+        pinned = [
+            psutil.Process(child.pid).environ()
+            for member in lanes.members.values()
+            for child in psutil.Process(member.pid).children(recursive=True)
+            if "forkserver" not in " ".join(child.cmdline())
+        ]
+        assert pinned, "what is read is read in child processes"
+        assert all(THREAD_PINS.items() <= environment.items() for environment in pinned)
+
+
+async def test_whoever_is_killed_in_whichever_stage_each_document_is_recorded_once_and_paid_by_its_user(
+    redis: Redis, valkey_url: str, catalogue: Catalogue, tmp_path: Path, reports: list[Sample]
+) -> None:
+    stuck = {lane: f"stuck in {lane}" for lane in DOCUMENT_LANES}
+    users = {f"r{number}": f"u{number % 3}" for number in range(6)} | dict.fromkeys(stuck.values(), "u0")
+    for user in set(users.values()):
+        await redis.set(keys.api_key_key(user), f"key-of-{user}")
+    folder = reports[0].path.parent
+    with endpoint(says(NOTHING)) as model:
+        variables = {
+            "PHAZE_DOCUMENT_ROOTS": str(folder),
+            "PHAZE_DOCUMENT_MODEL": "small",
+            "PHAZE_LLM_URL": model.url,
+        }
+        async with service(redis, valkey_url, catalogue, tmp_path, **variables) as lanes:
+            for number, (record, user) in enumerate(users.items()):
+                await lanes.ask(record, user, path=encode_path(reports[number % 3].path))
+            for lane, record in stuck.items():
+                await lanes.until(lambda lane=lane, record=record: record in lanes.begun(lane))
+                await lanes.members[lane].end()
+                await lanes.members[lane].start()
+            await lanes.until(lambda: lanes.recorded("grouper").keys() == users.keys())
+            for lane in DOCUMENT_LANES:
+                rows = lanes.recorded(lane)
+                assert rows.keys() == users.keys()
+                assert {row["outcome"] for row in rows.values()} == {"done"}
+                (added,) = [(await redis.xinfo_stream(keys.stream_key(lane)))["entries-added"]]
+                assert added == len(users), f"sent to {lane} more than once"
+                for record, row in rows.items():
+                    marker = json.loads(await redis.get(keys.marker_key(lane, record)) or b"{}")
+                    assert (marker["worker"], marker["result"]) == (row["worker"], row["result"]), "another run's"
+                assert lanes.begun(lane).count(stuck[lane]) == 2, "it was killed over it"
+            await lanes.nothing_is_left()
+            spent = {row.user: row for row in catalogue.usage(by=("user",))}
+            assert {user: row.records for user, row in spent.items()} == Counter(users.values())
+            assert set(model.keys) == {f"Bearer key-of-{user}" for user in set(users.values())}
+
+
+def test_a_lane_without_its_libraries_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"PHAZE_AGENT_LANE=parser wants pypdfium2, .*pip install 'phaze-agent\[doc"):
+        AgentWorker(load_settings(agent_lane="parser", redis_url="redis://127.0.0.1:1", agent_token="t"))
+
+
+async def test_up_with_documents_alone_serves_streams_and_runs_no_lane_for_files(
+    tmp_path: Path, reports: list[Sample]
+) -> None:
+    report = reports[2].path
+    up = Up(tmp_path / "data", "--documents", PHAZE_DOCUMENT_ROOTS=str(report.parent))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not list(up.data.glob("logs/worker-grouper.log")):
+                assert up.process.poll() is None
+                await asyncio.sleep(0.1)
+            client = connect((up.data / "redis.url").read_text("utf-8").strip())
+            said: Any = {"record_id": "r1", "user_id": "u1", "path": encode_path(report)}
+            await client.xadd("phoenix:router:input", said)
+            await client.aclose()
+            while not up.results("grouper"):
+                await asyncio.sleep(0.1)
+        logs = {path.name for path in up.data.glob("logs/worker-*.log")}
+        assert logs == {f"worker-{lane}.log" for lane in DOCUMENT_LANES}
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(60) == 130
+        assert up.nobody_left()
+    finally:
+        up.clean()
+
+
+def test_their_workers_leave_all_that_is_heavy_to_their_children() -> None:
+    code = "import sys, agent.worker; from agent.lanes import *; [load_checked(lane) for lane in DOCUMENT_LANES]"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*sys.modules)"], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = set(done.stdout.split())
+    assert "agent.processors.grouper" in modules
+    assert not modules & {"numpy", "pint", "rapidfuzz", "pypdfium2", "rapidocr", "mutagen", "essentia"}

@@ -54,7 +54,8 @@ def documents(
         raise click.UsageError("--send hands documents in and shows nothing; `phaze documents --recorded` does")
     if not sources and not samples and not recorded:
         raise click.UsageError("nothing to do: give a folder of PDFs, files or addresses, or --samples")
-    libraries_are_there()
+    if not send:  # whoever hands in need not be able to read
+        libraries_are_there()
     from agent import budget
     from agent.documents.reading import Document, read_all
     from agent.documents.table import Findings

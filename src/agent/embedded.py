@@ -23,8 +23,9 @@ from redis.exceptions import RedisError
 from agent import budget, kept
 from agent.display import plural
 from agent.errors import StartError
-from agent.lanes import CPU_LANES, lanes_for, queue_name
+from agent.lanes import CPU_LANES, lanes_for, queue_name, tasks_of
 from agent.phoenix.boot import check_server
+from agent.phoenix.bridge import release_entries
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
@@ -139,6 +140,9 @@ class Fleet:
             queues = [LaneQueue(client, name=queue_name(self.settings.agent_id, lane)) for lane in self.knobs]
             if moved := sum([await queue.hurry() for queue in queues]):
                 self.say(f"{plural(moved, 'job')} that failed before {'is' if moved == 1 else 'are'} tried again")
+            if self.valkey is not None:  # whoever had taken entries from its streams ended with it
+                for service in (task for lane in self.knobs for task in tasks_of(lane)):
+                    await release_entries(client, service)
         finally:
             await client.aclose()
 

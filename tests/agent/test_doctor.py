@@ -94,6 +94,29 @@ def test_too_many_cpu_slots_for_the_machine_are_told_with_the_numbers(monkeypatc
     assert "; ceiling 100; " in finding.detail
 
 
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ((), "not read here: no pypdfium2, pint, rapidfuzz (pip install 'phaze-agent[documents]')"),
+        (
+            ("pypdfium2", "pint", "rapidfuzz"),
+            "read; scans are not (pip install 'phaze-agent[ocr]', or PHAZE_MINERU_URL)",
+        ),
+        (("pypdfium2", "pint", "rapidfuzz", "rapidocr", "onnxruntime"), "read, scans too"),
+    ],
+)
+def test_whether_documents_can_be_read_is_told_and_nobodys_fault(
+    monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...], said: str
+) -> None:
+    def find_spec(name: str) -> bool | None:
+        return True if name in installed else None
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    monkeypatch.setattr("pipelines.documents.recognise.find_spec", find_spec)
+    (finding,) = doctor.document_libraries(load_settings())
+    assert (finding.verdict, finding.detail) == ("ok", said)
+
+
 def test_a_data_folder_that_cannot_be_written_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHAZE_DATA_DIR", "/proc/phaze")
     (finding,) = doctor.data_folder(load_settings())

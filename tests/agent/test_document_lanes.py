@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
+import io
 import json
 import os
 import signal
@@ -225,29 +227,69 @@ def test_a_lane_without_its_libraries_does_not_start(monkeypatch: pytest.MonkeyP
         AgentWorker(load_settings(agent_lane="parser", redis_url="redis://127.0.0.1:1", agent_token="t"))
 
 
-async def test_up_with_documents_alone_serves_streams_and_runs_no_lane_for_files(
+def test_up_with_documents_alone_takes_a_folder_through_its_lanes_and_goes_on_after_kill_9(
     tmp_path: Path, reports: list[Sample]
 ) -> None:
-    report = reports[2].path
-    up = Up(tmp_path / "data", "--documents", PHAZE_DOCUMENT_ROOTS=str(report.parent))
+    folder = reports[0].path.parent
+    (folder / "broken.pdf").write_bytes(b"no PDF at all")
+
+    def phaze(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PHAZE_DATA_DIR": str(tmp_path / "data")}
+        argv = [sys.executable, "-m", "agent.cli", "documents", *words]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    def start() -> Up:
+        return Up(tmp_path / "data", "--documents", PHAZE_DOCUMENT_ROOTS=str(folder))
+
+    assert "no `phaze up` runs" in phaze("--send", str(folder)).stderr
+    up = start()
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not list(up.data.glob("logs/worker-grouper.log")):
-                assert up.process.poll() is None
-                await asyncio.sleep(0.1)
-            client = connect((up.data / "redis.url").read_text("utf-8").strip())
-            said: Any = {"record_id": "r1", "user_id": "u1", "path": encode_path(report)}
-            await client.xadd("phoenix:router:input", said)
-            await client.aclose()
-            while not up.results("grouper"):
-                await asyncio.sleep(0.1)
+        up.until((up.data / "redis.url").exists)
+        assert phaze("--send", str(folder)).stdout.startswith("5 documents handed in")
+        up.until(lambda: bool(up.results("router")))
+        for process in up.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        up.clean()
+        up = start()
+        up.until(lambda: len(up.results("grouper")) == 4)
+        up.until(lambda: len(up.results("router")) == 5)
         logs = {path.name for path in up.data.glob("logs/worker-*.log")}
-        assert logs == {f"worker-{lane}.log" for lane in DOCUMENT_LANES}
+        assert logs == {f"worker-{lane}.log" for lane in DOCUMENT_LANES}, "no lane for files"
+
+        shown = phaze("--recorded", "--csv")
+        assert shown.returncode == 3
+        assert "broken.pdf-" in shown.stderr
+        assert "rejected: not-a-pdf" in shown.stderr
+        rows = list(csv.DictReader(io.StringIO(shown.stdout)))
+        truth = {(result.name, result.value, result.unit) for sample in reports for result in sample.results}
+        assert {(row["printed_name"], row["printed_value"], row["printed_unit"]) for row in rows} == truth
+        assert {row["document"] for row in rows} == {str(sample.path) for sample in reports}
+        assert len(json.loads(phaze("--recorded", "--json").stdout)["documents"]) == 5
+
+        before = [tuple(row) for row in up.results()]
+        assert phaze("--send", str(folder)).returncode == 0
+        up.until(lambda: not _entries(up))
+        assert [tuple(row) for row in up.results()] == before, "what is done is not read again"
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(60) == 130
+        assert up.end() == 130
         assert up.nobody_left()
     finally:
         up.clean()
+        (folder / "broken.pdf").unlink()
+
+
+def _entries(up: Up) -> int:
+    """How many entries of the router's stream are not over."""
+
+    async def look() -> int:
+        client = connect((up.data / "redis.url").read_text("utf-8").strip())
+        try:
+            return int(await client.xlen(keys.stream_key("router")))
+        finally:
+            await client.aclose()
+
+    return asyncio.run(look())
 
 
 def test_their_workers_leave_all_that_is_heavy_to_their_children() -> None:

@@ -28,6 +28,15 @@ def test_every_entry_loads_and_has_a_payload_and_a_policy(name: str) -> None:
     assert policy_of(function).timeout is not None
 
 
+def test_an_agent_runs_the_lanes_for_files_for_documents_or_both_and_those_of_others_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes, "LANES", (*lanes.FILE_LANES, *lanes.DOCUMENT_LANES, "words"))
+    assert lanes.lanes_for() == (*lanes.FILE_LANES, "words")
+    assert lanes.lanes_for(files=False, documents=True) == (*lanes.DOCUMENT_LANES, "words")
+    assert lanes.lanes_for(documents=True) == lanes.LANES
+
+
 def test_queue_names_are_the_designs() -> None:
     assert lanes.queue_name("nas", "analyze") == "phaze-agent-nas-analyze"
     assert lanes.queue_name("nas", None) == lanes.base_queue_name("nas") == "phaze-agent-nas"

@@ -14,6 +14,7 @@ from tests.conftest import REPO
 def test_defaults_are_the_designs() -> None:
     settings = load_settings()
     assert [settings.concurrency(lane) for lane in ("analyze", "fingerprint", "meta", "io")] == [4, 2, 2, 4]
+    assert [settings.concurrency(lane) for lane in ("router", "parser", "grouper")] == [2, 2, 2]
     assert settings.worker_max_jobs == 8
     assert settings.agent_lane is None
     assert settings.agent_heartbeat

@@ -56,6 +56,11 @@ async def test_a_records_page_has_each_stages_last_word_and_the_list_the_last_re
     assert (await client.get("/records/%00")).status_code in (200, 404)
 
 
+async def test_whoever_is_not_logged_in_sees_no_record(stranger: httpx.AsyncClient) -> None:
+    assert (await stranger.get("/records")).status_code == 401
+    assert (await stranger.get("/records/1")).status_code == 401
+
+
 async def test_a_records_page_shows_its_stages_as_they_happen(
     page: Page, hub_url: str, redis: Redis, catalogue: Catalogue
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,12 @@ MOST_LINES = 20
 @click.option("--json", "as_json", is_flag=True, help="All facts and groups as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="A result a line.")
 @click.option("--samples", is_flag=True, help="Use a small set of reports that is printed on the spot.")
-def documents(sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bool) -> None:
+@click.option("--send", is_flag=True, help="Hand them to the lanes of a running `phaze up --documents`, and end.")
+@click.option("--user", default="local", metavar="ID", help="With --send: for whom, and at whose cost.")
+@click.option("--recorded", is_flag=True, help="Show what those lanes have recorded; read nothing.")
+def documents(
+    sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bool, send: bool, user: str, recorded: bool
+) -> None:
     """Read lab reports (PDF) and show their results over time, each analyte in one unit; a star is the report's flag.
 
     Folders are searched for *.pdf. Addresses must be public (PHAZE_DOCUMENT_NETWORKS allows others). Everything is done
@@ -43,17 +48,30 @@ def documents(sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bo
     """
     if as_json and as_csv:
         raise click.UsageError("give one of --json and --csv")
-    if not sources and not samples:
+    if recorded and (sources or samples or send):
+        raise click.UsageError("--recorded shows what is in the catalogue; give it no documents, --samples or --send")
+    if send and (samples or as_json or as_csv):
+        raise click.UsageError("--send hands documents in and shows nothing; `phaze documents --recorded` does")
+    if not sources and not samples and not recorded:
         raise click.UsageError("nothing to do: give a folder of PDFs, files or addresses, or --samples")
-    libraries_are_there()
+    if not send:  # whoever hands in need not be able to read
+        libraries_are_there()
     from agent import budget
     from agent.documents.reading import Document, read_all
     from agent.documents.table import Findings
     from agent.settings import load_settings
 
     settings = load_settings()
+    if recorded:
+        from agent.documents import service
+
+        _show(Findings(service.recorded(settings)), as_json=as_json, as_csv=as_csv)
+        return
     with ExitStack() as stack:
         found, unread = _found(sources)
+        if send and found:
+            _send(found, user, unread)
+            return
         if samples:
             found += _sample_set(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phaze-samples-"))))
         if not found:
@@ -68,15 +86,35 @@ def documents(sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bo
                 ended=ended,
             )
         )
-    findings = Findings(read)
+    _show(Findings(read), as_json=as_json, as_csv=as_csv, unread=unread)
+
+
+def _send(found: list[str], user: str, unread: list[str]) -> None:
+    from agent.documents import service
+    from agent.settings import load_settings
+
+    broken = service.send(load_settings(), found, user)
+    count = plural(len(found) - len(broken), "document")
+    click.echo(
+        f"{count} handed in; `phaze documents --recorded` shows what came of them, the page /records how far each is"
+    )
+    _end([*broken, *(f"{folder}: it cannot be looked into" for folder in unread)])
+
+
+def _show(findings: Findings, *, as_json: bool, as_csv: bool, unread: Sequence[str] = ()) -> None:
+    """Print it as asked for, and end."""
     if as_json:
         click.echo(findings.json())
     elif as_csv:
         click.echo(findings.csv(), nl=False)
     else:
         _print(findings)
-    broken = [f"{one.source}: {one.outcome}: {one.reason}" for one in read if one.outcome != "done"]
-    broken += [f"{folder}: it cannot be looked into" for folder in unread]
+    broken = [f"{one.source}: {one.outcome}: {one.reason}" for one in findings.documents if one.outcome != "done"]
+    _end([*broken, *(f"{folder}: it cannot be looked into" for folder in unread)])
+
+
+def _end(broken: list[str]) -> None:
+    """Say what is left over, and exit."""
     for line in _cut(broken):
         click.echo(line, err=True)
     sys.exit(LEFT_OVER if broken else 0)

@@ -39,6 +39,8 @@ from agent.redis_trouble import trouble
 from agent.throttle import OncePer
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from agent.phoenix.queue import LaneQueue
 
 log = structlog.get_logger()
@@ -291,6 +293,25 @@ class Bridge:
         with contextlib.suppress(RedisError, OSError):
             await self._queue.scripts("consumers", [], [self._service, 2**52, self.consumer], over=line)
         await line.close()
+
+
+async def release_entries(redis: Redis, service: str) -> None:
+    """Let the next bridge have at once what bridges that are known to be dead had taken. Raises RedisError."""
+    stream, group, start = keys.stream_key(service), keys.group_name(service), "-"
+    while True:
+        try:
+            rows = await redis.xpending_range(stream, group, start, "+", BATCH)
+        except ResponseError as error:  # no such stream, or nobody has read it yet
+            if str(error).startswith("NOGROUP"):
+                return
+            raise
+        for row in rows:
+            await redis.xclaim(
+                stream, group, row["consumer"], 0, [row["message_id"]], idle=int(RECLAIM_IDLE * 1000), justid=True
+            )
+        if len(rows) < BATCH:
+            return
+        start = f"({rows[-1]['message_id'].decode()}"
 
 
 def _order(item: tuple[bytes, Sequence[bytes]]) -> tuple[int, int]:

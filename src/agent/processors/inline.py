@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from agent.phoenix import keys
 from agent.processors.base import RUNNING, BaseProcessor, Stage, checked
 from pipelines.context import InlineContext
+from pipelines.payer import ApiKey
 
 
 class _Pages:
@@ -46,10 +47,14 @@ async def process_inline(
     pages: Sequence[Any] | None = None,
     api_key: str = "test",
 ) -> dict[str, Any] | None:
-    """What the processor makes of one record, or what it raises. `pages`: what `self.pages(record_id)` finds."""
+    """What the processor makes of one record, or what it raises.
+
+    `pages`: what `self.pages(record_id)` finds. `api_key`: what its user pays with.
+    """
     redis = cast("Redis", _Pages(record_id, pages))
     processor = checked(kind)(kind.__name__.lower(), redis, OneKey(api_key))
-    running = RUNNING.set(Stage(InlineContext(record_id), user_id))
+    context = InlineContext(record_id, key=ApiKey(user_id, SecretStr(api_key)))
+    running = RUNNING.set(Stage(context, user_id))
     try:
         return await processor.process(record_id, user_id, dict(data or {}))
     finally:

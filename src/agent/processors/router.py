@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -16,12 +17,17 @@ from pipelines.documents.llm import Client, Model
 from pipelines.documents.llm_errors import AnswerCut, BadAnswer, ModelBusy, ModelRefused
 from pipelines.documents.parser import ModelChoice, reported
 from pipelines.documents.router_settings import RouterSettings
-from pipelines.payload import decode_path
+from pipelines.payload import decode_path, display_path
 
 
 def payer_of(record: Record) -> str:
     """Whose key pays for the model; nobody where there is none."""
     return record.user_id if ModelChoice.of(os.environ) else ""
+
+
+def host_in(url: str | None) -> str:
+    """All of an address that may be shown: what else is in it may be a secret."""
+    return urlsplit(url or "").hostname or ""
 
 
 class Router(BaseProcessor):
@@ -52,6 +58,7 @@ class Router(BaseProcessor):
         if routed.outcome == "partial":
             self.partial(routed.reason or "")
         return {
+            "document": host_in(asked.url) if asked.path is None else display_path(asked.path),
             "pages": len(routed.pages),
             "categories": Counter(category for page in routed.pages for category in page.categories),
             "sources": Counter(page.source for page in routed.pages),

@@ -42,7 +42,8 @@ def _squashed() -> dict[str, set[tuple[str, ...]]]:
     known: dict[str, set[tuple[str, ...]]] = {}
     for row in rows("names.tsv"):
         for alias in (row[1], *row[6].split("|")):
-            known.setdefault(squash(alias), set()).add(aliases()[tokens(alias)])
+            for glued in (squash(alias), "".join(tokens(alias))):  # in either order of the words
+                known.setdefault(glued, set()).add(aliases()[tokens(alias)])
     return known
 
 

@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from agent.phoenix import keys
+from agent.phoenix.bridge import BATCH, RECLAIM_IDLE, release_entries
 from agent.phoenix.endings import Endings, Quarantined, Result
 from agent.phoenix.letters import Letters
 from agent.phoenix.queue import LaneQueue
@@ -230,6 +231,18 @@ async def test_what_a_dead_bridge_read_is_done_by_another_one_once_it_was_idle(s
 
 async def _no_consumer(stage: Any, name: bytes) -> bool:
     return name not in [row["name"] for row in await stage.redis.xinfo_consumers(stage.stream, stage.group)]
+
+
+async def test_what_bridges_of_an_ended_run_had_taken_is_done_at_once_by_the_next(stage: Any) -> None:
+    await release_entries(stage.redis, stage.service)  # nobody has ever asked for anything
+    for number in range(BATCH + 5):
+        await stage.ask(f"r{number}")
+    await stage.redis.xgroup_create(stage.stream, stage.group, "0")
+    await stage.redis.xreadgroup(stage.group, "dead", {stage.stream: ">"})
+    await release_entries(stage.redis, stage.service)
+    async with stage.working(idle=RECLAIM_IDLE):
+        await until(lambda: _is_empty(stage))
+    assert (await stage.marker(f"r{BATCH + 4}"))["outcome"] == "done"
 
 
 async def test_an_entry_that_another_bridge_took_meanwhile_makes_no_job_of_the_first(stage: Any) -> None:

@@ -93,6 +93,13 @@ def test_a_letter_lost_never_makes_a_name_another_analytes() -> None:
     assert not mistaken(step=9)
 
 
+def test_a_space_lost_never_makes_a_name_another_analytes() -> None:
+    for name in ("libretestosterona", "testosteronalibre"):
+        found, _ = analyte_of(marker(name, "1", "pg/mL", "blood"))
+        assert found is not None
+        assert found.slug == "testosterone_free"
+
+
 def test_values_are_converted_to_conventional_and_si_units() -> None:
     markers = [
         marker("Glucose", "95", "mg/dL"),

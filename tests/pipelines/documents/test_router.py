@@ -72,7 +72,7 @@ async def test_a_report_is_routed_from_a_url(tmp_path: Path) -> None:
     assert [page.number for page in result.pages] == [1, 2]
     assert [page.categories for page in result.pages] == [["lab_results"], ["lab_results"]]
     assert result.bytes == len(report.pdf)
-    assert context.calls == ["look_at_all"]
+    assert context.calls == ["look_at_all", "judge_all"]
     assert "s3cret" not in result.model_dump_json()
 
 

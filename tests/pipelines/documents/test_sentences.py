@@ -105,6 +105,8 @@ def test_a_specimen_that_the_sentence_names_counts() -> None:
         "An HbA1c of 6.5 % or more is diagnostic of diabetes.",
         "If your ferritin were 12 ng/mL (reference 15-150), we would treat it.",
         "The target for your LDL cholesterol is 70 mg/dL (normal range 0-130).",
+        "Patients with a ferritin of 12 ng/mL (normal 15-150) lack iron.",
+        "For example, a TSH of 9 mIU/L (reference 0.4-4.0) asks for another look.",
         "Previously the ferritin was 9 ng/mL (reference 15-150).",
         "Glucose and creatinine were 94 mg/dL (70-99) and 0.86 mg/dL (0.6-1.2), respectively.",
         "Your ferritin was 12 mmHg (reference 15-150).",

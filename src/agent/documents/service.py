@@ -1,0 +1,115 @@
+"""Documents and the lanes of a running `phaze up --documents`: handed in by their stream, shown from the catalogue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from agent.documents.reading import Document, is_address
+from agent.errors import WrongUse
+from agent.operator.hub import Hub
+from agent.operator.server import run, server
+from agent.phoenix import keys
+from pipelines.documents.facts import Facts
+from pipelines.payload import display_path, encode_path
+
+if TYPE_CHECKING:
+    from agent.settings import Settings
+
+BATCH = 100
+"""Entries that are written, or results that are asked for, at a time."""
+
+
+def entry_of(source: str, user: str) -> dict[str, str]:
+    """What the stream is asked for: an address, or a file, whose content is its version. Raises OSError."""
+    if is_address(source):
+        place = urlsplit(source)
+        named, asked = place.hostname or "address", {"url": source}
+        identity = place._replace(query="", fragment="", netloc=named).geturl()
+    else:
+        path = Path(source).absolute()
+        identity, named = encode_path(path), display_path(encode_path(path.name))
+        with path.open("rb") as file:
+            asked = {"path": identity, "version": hashlib.file_digest(file, "sha256").hexdigest()}
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
+    return {"record_id": f"{named[:200]}-{digest[:16]}", "user_id": user, **asked}
+
+
+def send(settings: Settings, sources: Sequence[str], user: str) -> list[str]:
+    """Ask for them; what could not be opened, with the reason. Raises UserError."""
+    unread: list[str] = []
+
+    def entries() -> Iterator[dict[str, str]]:
+        for source in sources:
+            try:
+                yield entry_of(source, user)
+            except OSError as error:
+                unread.append(f"{source}: it cannot be opened: {error.strerror or error}")
+
+    async def write() -> None:
+        async with server(settings) as client:
+            for some in _in_batches(entries()):
+                async with client.pipeline(transaction=False) as pipe:
+                    for entry in some:
+                        fields: Any = entry
+                        pipe.xadd(keys.stream_key("router"), fields)
+                    await pipe.execute()
+
+    if not 1 <= len(user) <= 1024:
+        raise WrongUse("--user must be 1 to 1024 characters")
+    run(write())
+    return unread
+
+
+def _in_batches(entries: Iterable[dict[str, str]]) -> Iterator[list[dict[str, str]]]:
+    some: list[dict[str, str]] = []
+    for entry in entries:
+        some.append(entry)
+        if len(some) == BATCH:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def recorded(settings: Settings) -> list[Document]:
+    """Every document of the catalogue, as its last version was recorded. Raises UserError."""
+    hub = Hub(settings)
+    try:
+        routed, parsed = (_last(hub, task) for task in ("router", "parser"))
+    finally:
+        hub.close()
+    return [_document(row, parsed.get(record)) for record, row in sorted(routed.items())]
+
+
+def _last(hub: Hub, task: str) -> dict[str, dict[str, Any]]:
+    """record id -> the result that was recorded last."""
+    found: dict[str, dict[str, Any]] = {}
+    offset, more = 0, True
+    while more:
+        rows = hub.get(f"/api/results?task={task}&limit={BATCH}&offset={offset}")["results"]
+        for row in rows:
+            known = found.get(row["record_id"])
+            if known is None or known["finished_at"] <= row["finished_at"]:
+                found[row["record_id"]] = row
+        offset, more = offset + len(rows), len(rows) == BATCH
+    return found
+
+
+def _document(row: dict[str, Any], parsed: dict[str, Any] | None) -> Document:
+    data = row["result"].get("data") or {}
+    document = Document(data.get("document") or row["record_id"], row["outcome"], row["reason"] or "")
+    if row["outcome"] == "rejected":
+        return document
+    document.pages = data.get("pages", 0)
+    if parsed is None or parsed["finished_at"] < row["finished_at"]:
+        document.outcome, document.reason = "failed", "its pages are not parsed yet"
+    elif parsed["outcome"] == "rejected":
+        document.outcome, document.reason = "rejected", parsed["reason"] or ""
+    else:
+        document.facts = Facts.model_validate_json(json.dumps(parsed["result"]["data"]["facts"]))
+    return document

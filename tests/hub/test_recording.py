@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agent.hub import derived, schema
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA
-from agent.phoenix.outbox import Entry
+from agent.phoenix.outbox import ENDED_ITS_PROCESS, Entry
 from tests.hub.deliveries import AGENT, TOKEN, owed, result, scan, seen
 
 DELIVERIES = st.lists(
@@ -211,8 +211,12 @@ def test_a_failure_holds_for_its_own_file_only(catalogue: Catalogue) -> None:
     ]
 
 
-@pytest.mark.parametrize("reason", ["not-found: /m/a", "changed-since-scan"])
-def test_a_file_that_was_missing_is_owed_again_once_a_scan_sees_it(catalogue: Catalogue, reason: str) -> None:
+@pytest.mark.parametrize(
+    "reason", ["not-found: /m/a", "changed-since-scan", f"quarantined: {ENDED_ITS_PROCESS} 3 times"]
+)
+def test_a_file_that_was_missing_or_whose_workers_died_is_owed_again_once_a_scan_sees_it(
+    catalogue: Catalogue, reason: str
+) -> None:
     scan(catalogue, "/m", [seen("/m/a"), seen("/m/b")])
     for service in (METADATA, FINGERPRINT, ANALYSIS):
         catalogue.record(AGENT, [result(service, record, f"/m/{name}") for record, name in ((1, "a"), (2, "b"))])

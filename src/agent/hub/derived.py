@@ -16,12 +16,13 @@ from sqlalchemy.dialects.sqlite import insert
 from agent.hub.file_tasks import BATCH, FILE_TASKS, FINGERPRINT, FOUND, OWED_TASKS, SCAN, SET_TASKS, version_for
 from agent.hub.schema import files, owed, results, state, tracks
 from agent.hub.track_row import number, track_row
+from agent.phoenix.outbox import ENDED_ITS_PROCESS
 
 CHUNK = 500
 """Files per round of `refresh`: bounds memory, not the transaction."""
 
-MISSING = ("not-found", "changed-since-scan")
-"""Reasons, up to the first colon, that speak of a moment: they settle nothing once a scan sees the file again."""
+MOMENTARY = ("not-found", "changed-since-scan", f"quarantined: {ENDED_ITS_PROCESS}")
+"""Beginnings of reasons that speak of a moment: they settle nothing once a scan sees the file again."""
 
 PRINTS = "prints"
 """State counter that moves whenever a fingerprint of a present file may have changed."""
@@ -131,7 +132,7 @@ def settles(result: sa.Row[Any], file: sa.Row[Any]) -> bool:
 
 
 def _momentary(reason: str | None) -> bool:
-    return (reason or "").partition(":")[0] in MISSING
+    return (reason or "").startswith(MOMENTARY)
 
 
 def _write_tracks(

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from agent.cancelling import end
 from agent.lanes import Task, payload_model
 from agent.phoenix.breaker import outcome_for_provider, outcome_for_user
+from agent.phoenix.clock import lease_clock
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.keys import user_circuit
 from agent.phoenix.outbox import Entry, outbox_key
@@ -169,7 +170,7 @@ class Execution:
         return self._run.token
 
     async def check(self) -> None:
-        if self._run.cancelled_for is not None or time.monotonic() > self._run.trusted_until:
+        if self._run.cancelled_for is not None or lease_clock() > self._run.trusted_until:
             raise LeaseLost(f"{self._run.service} {self._run.record} is no longer ours; write nothing more")
 
     async def progress(self, fraction: float, note: str = "") -> None:

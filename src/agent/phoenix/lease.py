@@ -22,6 +22,7 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
 from agent.metrics import timed
+from agent.phoenix.clock import lease_clock
 from agent.phoenix.scripts import sha, text
 from agent.redis_trouble import trouble
 from agent.throttle import OncePer
@@ -144,18 +145,19 @@ class Leases:
 
     def _renew(self) -> None:
         now = time.monotonic()
-        runs = {run.id: run for run in self._held() if run.deadline > now and run.service}
+        runs = {run.names[0]: run for run in self._held() if run.deadline > now and run.service}
         if not runs:
             return
         arguments: list[Any] = [int(self._queue.lease * 1000)]
         for run in runs.values():
-            arguments += [run.id, run.service, run.record.encode("utf-8", "surrogateescape"), run.token]
-        lost = {job_id.decode() for job_id in self._run_script(arguments)}
-        for run in runs.values():
-            if run.id in lost:
+            arguments += [*run.names, run.token]
+        before = lease_clock()
+        lost = set(self._run_script(arguments))
+        for job_id, run in runs.items():
+            if job_id in lost:
                 self._call(run, "lost")
             else:
-                run.trusted_until = now + self._queue.lease
+                run.trusted_until = before + self._queue.lease
 
     def _run_script(self, arguments: list[Any]) -> list[bytes]:
         prelude = self._queue.scripts.prelude
@@ -169,7 +171,7 @@ class Leases:
 
     def _distrust(self) -> None:
         """Jobs that change things elsewhere stop when their lease may have ended; the others run on, fenced."""
-        now = time.monotonic()
+        now = lease_clock()
         for run in self._held():
             if run.outside_effects and now > run.trusted_until:
                 self._call(run, "distrusted")

@@ -14,6 +14,10 @@ from pipelines.payload import Outcome
 
 ENTRY_FIELD = b"entry"
 
+ENDED_ITS_PROCESS = "it ended its process"
+"""Begins the reason for which a job is set aside whose worker died too often. Whether the job was at fault or whoever
+killed the workers, nobody knows."""
+
 
 class Usage(BaseModel):
     """What one call to a model came to, and who paid for it."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +23,9 @@ from saq.utils import now
 
 from agent.cancelling import end
 from agent.phoenix import keys
+from agent.phoenix.clock import lease_clock
 from agent.phoenix.outbox import outbox_key
-from agent.phoenix.runs import Ending, Run
+from agent.phoenix.runs import Ending, Run, raw
 from agent.phoenix.scripts import Scripts
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class LaneQueue(RedisQueue):
         self, worker: str, lane: str, n: int, endings: Sequence[Ending] = (), *, over: Line | None = None
     ) -> Step:
         """End runs and claim up to `n` jobs, in one round trip."""
-        before = time.monotonic()
+        before = lease_clock()
         arguments: list[Any] = [self.prefix, worker, int(self.lease * 1000), lane, n]
         for ending in endings:
             arguments += ending.arguments()
@@ -108,9 +108,15 @@ class LaneQueue(RedisQueue):
             given += int(await self.scripts("unheard", self.keys, arguments, over=over))
         return given
 
-    async def upkeep(self, *, orphans: bool, aborts: bool, worker: str = "") -> tuple[int, list[str], list[str]]:
-        """Queue what is due; take over from dead workers; which running jobs somebody wants to end."""
-        arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000), worker]
+    async def upkeep(
+        self, *, orphans: bool, aborts: bool, known: Iterable[str] = (), uptime: int = 0
+    ) -> tuple[int, list[str], list[str]]:
+        """Queue what is due; take over from dead workers; which running jobs somebody wants to end.
+
+        `known`: the tokens of the asker's own runs, which are not taken over. `uptime`: seconds that the server is up,
+        0 if it does not say; the end of a run from before that is not its own fault.
+        """
+        arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000), uptime, *known]
         due, taken, asked = await self.scripts("upkeep", self.keys, arguments)
         return int(due), _ids(taken), _ids(asked)
 
@@ -134,8 +140,7 @@ class LaneQueue(RedisQueue):
 
     async def alone(self, run: Run) -> bool:
         """Note that a run has its worker to itself, for who counts deaths; False if it is no longer ours."""
-        arguments = [run.service, run.record.encode("utf-8", "surrogateescape"), run.token]
-        return bool(await self.scripts("alone", [], arguments))
+        return bool(await self.scripts("alone", [], [*run.names[1:], run.token]))
 
     async def touch(self, run: Run, said: str = "", **fields: Any) -> bool:
         """Change fields of a running job (progress, meta) as its owner; False if it is no longer ours.
@@ -149,10 +154,9 @@ class LaneQueue(RedisQueue):
         job.touched = now()
         stored = self.copy(job)
         stored.attempts = run.attempts - 1  # the attempt counts once it has failed, not while it runs
-        stored.status, stored.started = Status.ACTIVE, int(run.started * 1000)  # as the claim left it
-        lock = keys.lock_key(run.service, run.record)
-        told = run.record.encode("utf-8", "surrogateescape"), said
-        arguments = [run.id, self.serialize(stored), Status.ACTIVE, lock, run.token, *told]
+        job_id, _, record = run.names
+        lock = raw(keys.lock_key(run.service, run.record))
+        arguments = [job_id, self.serialize(stored), Status.ACTIVE, lock, run.token, record, said]
         return bool(await self.scripts("update", self.keys, arguments))
 
     # What SAQ's API does here.

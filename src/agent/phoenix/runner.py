@@ -12,7 +12,7 @@ import structlog
 
 from agent.metrics import WAIT_SECONDS
 from agent.phoenix.endings import OWN_DEATHS, CircuitHeld, Endings, NotStarted, Quarantined, Result, version_of
-from agent.phoenix.outbox import MAX_NAME, is_name
+from agent.phoenix.outbox import ENDED_ITS_PROCESS, MAX_NAME, is_name
 from pipelines.errors import ChildDied, RecordNotFoundError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Runner:
             kind = type(job.kwargs).__name__
             return endings.quarantined(run, Quarantined(f"bad-payload: kwargs is a {kind}, not an object of arguments"))
         if run.own_deaths >= OWN_DEATHS:
-            return endings.quarantined(run, Quarantined(f"it ended its process {run.own_deaths} times"))
+            return endings.quarantined(run, Quarantined(f"{ENDED_ITS_PROCESS} {run.own_deaths} times"))
         if run.cancelled_for is not None:
             return self._cancelled(run)
         if run.marker is not None and (answer := self._answer(run)) is not None:

@@ -29,7 +29,7 @@ class Run:
     )  # fmt: skip
 
     def __init__(self, reply: list[Any], *, claimed_before: float, lease: float) -> None:
-        """`claimed_before`: monotonic seconds from before the claim was sent, so that trust ends before the lease."""
+        """`claimed_before`: the lease clock from before the claim was sent, so that trust ends before the lease."""
         job_id, text, service, record, token, marker, deaths = reply
         self.names: tuple[bytes, bytes, bytes] = job_id, service, record
         """Its id, service and record id as the server has them, whatever bytes they consist of."""

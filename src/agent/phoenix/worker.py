@@ -95,6 +95,8 @@ class LaneWorker(Worker[Any]):
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
         self._endings = Endings(queue, self.id, outbox=outbox)
         self._unwritten: dict[str, Run] = {}
+        self._server_up = 0
+        """Seconds that the server had been up when it was last asked; 0: it did not say."""
         self._alone = Alone(queue, lambda: self.runs.values(), start=self._start, hand_back=self._hand_back)
         self._leases = Leases(queue, self._held)
         self._ticks = Ticks(queue, self.cron_jobs, self.cron_tz)
@@ -268,7 +270,12 @@ class LaneWorker(Worker[Any]):
     async def _look_after(self, sweeps: bool) -> bool:
         """What time brings about; True if dead workers' jobs were looked for, where that was wanted."""
         orphans = sweeps and await self._may_take_over()
-        due, taken, asked = await self.lane_queue.upkeep(orphans=orphans, aborts=bool(self.runs), worker=self.id)
+        due, taken, asked = await self.lane_queue.upkeep(
+            orphans=orphans,
+            aborts=bool(self.runs),
+            known=[run.token for run in self._held()] if orphans else (),
+            uptime=self._server_up,
+        )
         self._upkeep_turns.answer()
         if due or taken:
             self._pump.wake()
@@ -283,7 +290,7 @@ class LaneWorker(Worker[Any]):
 
     async def _abort(self, run: Run) -> None:
         """End a run as somebody wants, with the reason that was left in the stored job."""
-        stored = self.lane_queue.readable(await self.lane_queue.redis.get(run.id))
+        stored = self.lane_queue.readable(await self.lane_queue.redis.get(run.names[0]))
         if stored is not None and run.job is not None:
             run.job.error = stored.error
         run.cancel("abort")
@@ -297,7 +304,8 @@ class LaneWorker(Worker[Any]):
             info = await self.lane_queue.redis.info("server")
         except NoPermissionError:
             return True
-        return int(info["uptime_in_seconds"]) > self.lane_queue.lease
+        self._server_up = int(info["uptime_in_seconds"])
+        return self._server_up > self.lane_queue.lease
 
     async def _inform(self) -> None:
         while not self.event.is_set():

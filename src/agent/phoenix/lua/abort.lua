@@ -2,19 +2,21 @@
 -- KEYS  of the queue
 -- ARGV  job id prefix, id, the aborted job's text, its ttl (ms), the job's text while it is being aborted
 -- -> 'aborted' (it was not running) | 'asked' (its worker will end it) | 'over' (there was nothing to end)
+-- Invariant: a lock whose lease lives is another queue's, where the same record runs; it stays.
 
 local keys = queue_keys()
 local id = ARGV[2]
 if not redis.call('ZSCORE', keys.incomplete, id) then return 'over' end
 local till = redis.call('ZSCORE', keys.active, id)
-if till and tonumber(till) > math.floor(clock() / 1000) then
+local now = math.floor(clock() / 1000)
+if till and tonumber(till) > now then
     redis.call('SADD', keys.aborts, id)
     redis.call('SET', id, ARGV[5])
     redis.call('PUBLISH', id, 'aborting')
     return 'asked'
 end
-local job = redis.call('GET', id)
+local job = till and read(id)
 local service = job and service_of(job)
-if till and service then redis.call('DEL', lock_key(service, record_of(id, ARGV[1]))) end
 end_aborted(keys, id, ARGV[3], ARGV[4])
+if service then free_if_over(lock_key(service, record_of(id, ARGV[1])), now) end
 return 'aborted'

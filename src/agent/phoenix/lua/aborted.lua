@@ -5,12 +5,12 @@
 
 local function end_aborted(keys, id, text, visible)
     local service, record = named_by(string.sub(id, #ARGV[1] + 1))
+    redis.call('SET', id, text, 'PX', visible)  -- first: a time that the server refuses leaves all as it was
     if service then end_entries(service, record) end
     redis.call('ZREM', keys.active, id)
     redis.call('ZREM', keys.incomplete, id)
     redis.call('HDEL', keys.deaths, id)
     redis.call('SREM', keys.aborts, id)
-    redis.call('SET', id, text, 'PX', visible)
     redis.call('PUBLISH', id, 'aborted')
 end
 

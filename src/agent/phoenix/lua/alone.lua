@@ -4,7 +4,7 @@
 -- The next claim writes a new lock: there is nothing to take back.
 
 local held = lock_key(ARGV[1], ARGV[2])
-local lock = redis.call('GET', held)
+local lock = read(held)
 if not owned(lock, ARGV[3]) then return 0 end
 if not field(lock, 'alone') then
     redis.call('SET', held, (string.gsub(lock, '"since":', '"alone": "yes", "since":', 1)))

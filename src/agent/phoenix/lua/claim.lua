@@ -13,9 +13,9 @@ local SCAN = 1000        -- ids that one claim looks at at most
 local BYTES = 4194304    -- of jobs and markers in one answer, at most; a larger one travels alone
 
 -- An id that is not taken now: where it waits instead. `queued` is the one place that it leaves.
-local function pass_over(keys, fact, paused, now)
+local function pass_over(keys, fact, paused, prefix, now)
     if not fact.job then
-        vanished(keys, fact.id)
+        vanished(keys, fact.id, prefix, now)
         return
     end
     local list = 'paused:' .. fact.service
@@ -28,12 +28,15 @@ local function pass_over(keys, fact, paused, now)
 end
 
 -- Workers that die together accuse no job, and two jobs that kill their workers might die together for ever. So those
--- that were taken over often take turns: in the end each has died with none of its kind beside it.
-local function out_of_turn(keys, fact, held)
+-- that were taken over often take turns: in the end each has died with none of its kind beside it. Who died holds its
+-- turn until it is taken over, but not where nothing is left to take over.
+local function out_of_turn(keys, fact, held, now, lease)
     local takeovers = tonumber(string.match(fact.deaths or '', '^(%d+):') or 0)
     if takeovers < TURNS_AFTER or fact.service == '' then return false end
     local holder = redis.call('HGET', keys.deaths, 'turn')
-    if holder and holder ~= fact.lock_key and (held[holder] or redis.call('EXISTS', holder) == 1) then return true end
+    if holder and holder ~= fact.lock_key and (held[holder] or lease_end(read(holder)) + 2 * lease > now) then
+        return true
+    end
     redis.call('HSET', keys.deaths, 'turn', fact.lock_key)
     return false
 end
@@ -81,12 +84,13 @@ local function claim(keys, prefix, worker, lease, lane, n)
             if #taken == n or bytes >= BYTES then break end
             looked = at
             local lock = fact.service ~= '' and fact.lock_key or fact.id
-            local here = not running[at] and not held[fact.id]
+            local waits = not held[fact.id]
                 and (due[at] and tonumber(due[at]) == 0 or not due[at] and restored(keys, fact))
-            if not here then  -- it is elsewhere already, or over
-            elseif not fact.job or paused[fact.service] or held[lock] or lease_end(fact.lock) > now
-                or out_of_turn(keys, fact, held) then
-                pass_over(keys, fact, paused, now)
+            local anew = waits and running[at] and replaced(fact.job)  -- it waits for the end of what ran before it
+            if not waits or running[at] and not anew then  -- it is elsewhere already, or over
+            elseif anew or not fact.job or paused[fact.service] or held[lock] or lease_end(fact.lock) > now
+                or out_of_turn(keys, fact, held, now, lease) then
+                pass_over(keys, fact, paused, prefix, now)
                 held[fact.id] = true
             else
                 token = token + 1

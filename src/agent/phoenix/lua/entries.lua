@@ -38,8 +38,3 @@ local function demand_entries(service)
     demand(entries_key(service), 'hash')
     demand(stream_key(service), 'stream')
 end
-
--- The service and the record that a job's key names.
-local function named_by(key)
-    return string.match(key, '^([^:]*):(.+)$')
-end

@@ -44,9 +44,27 @@ local function facts_of(keys, ids, prefix)
     return facts
 end
 
--- A job whose text is gone, and nothing else is to be left of it: a later one with its key is another job.
-local function vanished(keys, id)
+-- Deletes a lock whose lease is over; one that lives is somebody's who runs the record.
+local function free_if_over(held_by, now)
+    local lock = read(held_by)
+    if lock and lease_end(lock) <= now then redis.call('DEL', held_by) end
+end
+
+-- Of a run in whose place another job waits already, nothing is left; that job stays where it is. Its text may also be a
+-- producer's, which wrote it while the job ran: then it is queued. An id that is there twice is taken once.
+local function leave_to_next(keys, id)
     redis.call('ZREM', keys.active, id)
+    redis.pcall('HDEL', keys.deaths, id)
+    redis.pcall('SREM', keys.aborts, id)
+    local due = redis.call('ZSCORE', keys.incomplete, id)
+    if due and tonumber(due) == 0 then redis.call('RPUSH', keys.queued, id) end
+end
+
+-- A job whose text is gone, and nothing else is to be left of it: a later one with its key is another job. Of its lock
+-- the key alone tells, where it names the task.
+local function vanished(keys, id, prefix, now)
+    local service, record = named_by(string.sub(id, #prefix + 1))
+    if redis.call('ZREM', keys.active, id) == 1 and service then free_if_over(lock_key(service, record), now) end
     redis.call('ZREM', keys.incomplete, id)
     redis.pcall('HDEL', keys.deaths, id)
     redis.pcall('SREM', keys.aborts, id)

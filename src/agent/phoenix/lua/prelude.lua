@@ -11,6 +11,11 @@ local function decimal(number)
     return string.format('%.0f', number)
 end
 
+-- A string; false for none, and for a key of another type, with which GET would end the script.
+local function read(key)
+    return redis.call('MGET', key)[1]
+end
+
 -- A field of a lock or a marker, which we wrote ourselves, without escapes.
 local function field(json, name)
     return json and string.match(json, '"' .. name .. '": "([^"]*)"')
@@ -53,6 +58,16 @@ local function worker_of(job)
     return string.match(job, ', "worker_id": "([^"]*)"}$')
 end
 
+-- Whether another job was enqueued under the id of one that runs: a plain SAQ abort sets its key free. A claim's own
+-- text is known by its end, and only another is decoded; cjson refuses lone surrogates, which names of files may hold.
+local RUNS_BEGINS, SUFFIX_LENGTH = SUFFIX_BEGINS .. 'active"', 400
+local function replaced(job)
+    if not job or string.find(string.sub(job, -SUFFIX_LENGTH), RUNS_BEGINS, 1, true) then return false end
+    local ok, decoded = pcall(cjson.decode, job)
+    if not ok then return string.match(job, '.*"status":%s*"(%a+)"') == 'queued' end
+    return type(decoded) == 'table' and decoded.status == 'queued'
+end
+
 -- Due when something other than the clock releases it (2100-01-01).
 local FAR_FUTURE = 4102444800
 
@@ -69,6 +84,11 @@ local function entries_key(service) return 'phoenix:' .. service .. ':entries' e
 local function pages_key(record) return 'pages:' .. record end
 local function pages_version_key(record) return 'phoenix:pages-of:' .. record end
 local function progress_channel(record) return 'phoenix:progress:' .. record end
+
+-- The service and the record that a job's key names; nil where it names none.
+local function named_by(key)
+    return string.match(key, '^([^:]*):(.+)$')
+end
 
 -- Raises where a key is of another type than it should be. Each key is looked at once in a script.
 local sound = {}

@@ -13,6 +13,7 @@
 --                 stage's service or '', the user, data and version for its entry, the record's pages ('' leaves them,
 --                 '-' drops those of this version), what listeners to the record's progress are told}
 -- Out  for each 'settled' | 'stale' | 'error: ...'; what is sent again answers 'settled'
+-- Where another job waits under a run's id by then, the run's result is recorded, and that job's text and place stay.
 -- Invariant: marker, outbox entry, the next stage's entry, release of the lock and acknowledgement (of the stream's
 -- entries as well) happen together or not at all. A stale owner changes nothing and is counted. A job that was asked to
 -- end is not given back. What could keep a run from being written is looked at before the first write of any, so that it
@@ -77,6 +78,7 @@ local function conclude(keys, run)
     if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
     if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end
     if run.stage then pass_on(run) end
+    if run.replaced then return end
     if run.number > 0 then
         redis.call('SET', run.id, run.job, 'PX', decimal(math.ceil(run.number)))
     elseif run.number == 0 then
@@ -112,7 +114,7 @@ local function leaves_marker(run) return run.kind == 'settle' and run.marker ~= 
 -- What is to be said of a run that is not its owner's: that it was ended before, or that it is somebody else's by now.
 local function stale(keys, run)
     if leaves_marker(run) then
-        local marker = redis.call('GET', marker_key(run.service, run.record))
+        local marker = read(marker_key(run.service, run.record))
         if field(marker, 'token') == run.token then return 'settled' end
     elseif redis.call('EXISTS', ended_key(run.token)) == 1 then
         return 'settled'
@@ -127,12 +129,13 @@ local function settle_one(keys, run, unwanted)
     if unwanted then redis.call('SREM', keys.aborts, run.id) end
     if run.kind == 'settle' then
         conclude(keys, run)
-    elseif unwanted then
+    elseif unwanted and not run.replaced then
         end_aborted(keys, run.id, aborted_text(run.job, math.floor(clock() / 1000)), ABORTED_VISIBLE)
         return
-    else
+    elseif not run.replaced then
         give_back(keys, run)
     end
+    if run.replaced then return leave_to_next(keys, run.id) end
     if run.deaths == '-' then
         redis.call('HDEL', keys.deaths, run.id)
     elseif run.deaths ~= '' then
@@ -143,24 +146,25 @@ end
 
 local function settle(keys, runs)
     if #runs == 0 then return {} end
-    local ids, lock_keys = {}, {}
+    local ids, texts_of = {}, {}
     for at, run in ipairs(runs) do
-        ids[at], lock_keys[at] = run.id, lock_key(run.service, run.record)
+        ids[at], texts_of[at], texts_of[#runs + at] = run.id, lock_key(run.service, run.record), run.id
     end
-    local locks, asked = of_all('MGET', lock_keys), of_all('SMISMEMBER', ids, keys.aborts)
+    local texts, asked = of_all('MGET', texts_of), of_all('SMISMEMBER', ids, keys.aborts)
     local answers, mine, free, idle, over = {}, {}, {}, {}, {}
     for at, run in ipairs(runs) do
-        if not is_mine(keys, run, locks[at]) then
+        if not is_mine(keys, run, texts[at]) then
             answers[at] = stale(keys, run)
         else
             local ok, problem = pcall(check, keys, run, asked[at] == 1)
             local said = type(problem) == 'table' and problem.err or tostring(problem)
             answers[at] = ok and 'settled' or 'error: ' .. said
             if ok then
+                run.replaced = replaced(texts[#runs + at])
                 mine[#mine + 1] = {run, asked[at] == 1}
                 idle[#idle + 1] = run.id
-                if run.service ~= '' then free[#free + 1] = lock_keys[at] end
-                if run.kind == 'settle' then over[#over + 1] = run.id end
+                if run.service ~= '' then free[#free + 1] = texts_of[at] end
+                if run.kind == 'settle' and not run.replaced then over[#over + 1] = run.id end
             end
         end
     end

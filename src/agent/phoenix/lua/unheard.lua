@@ -26,7 +26,9 @@ local given = 0
 for _, fact in ipairs(facts_of(keys, ids, ARGV[1])) do
     if redis.call('ZSCORE', keys.active, fact.id) and is_unheard(fact) then
         if fact.service ~= '' then redis.call('DEL', fact.lock_key) end
-        if redis.call('SISMEMBER', keys.aborts, fact.id) == 1 then
+        if replaced(fact.job) then
+            leave_to_next(keys, fact.id)
+        elseif redis.call('SISMEMBER', keys.aborts, fact.id) == 1 then
             end_aborted(keys, fact.id, aborted_text(fact.job, now), ABORTED_VISIBLE)
         else
             redis.call('SET', fact.id, restated(fact.job, 'queued', 0, now, ''))

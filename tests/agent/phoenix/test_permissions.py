@@ -206,7 +206,9 @@ async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]
     await working[0]
     await redis.xadd(outbox_key(QUEUE), {"entry": "no JSON"})
     assert await until(lambda: redis.xlen(refused_key(QUEUE)), 10)
-    await Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken").drain(1)  # not its turn
+    other = Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken")
+    await other.drain(1)  # not its turn
+    await other.close()
     assert plane.entries
     await end(working)
     await relay.close()
@@ -237,10 +239,13 @@ async def the_life(redis: Redis, queue: LaneQueue) -> None:
     assert await over(queue, f"{TASK}:6", 10)
     await queue.retry(job, None)
     breakers = Breakers(queue.scripts, redis)
-    for owner in range(5):
+    anns = keys.user_circuit("llm", "ann")
+    for circuit in (anns, *["store"] * 5):
         with pytest.raises(ConnectionError):
-            async with breakers.guard("store", str(owner)):
+            async with breakers.guard(circuit, "owner"):
                 raise ConnectionError("away")
+    async with breakers.guard(anns, "owner"):
+        pass
     assert await over(queue, f"{TASK}:0", 10)
     await Producer(redis).pending("local", TASK, ["1"])
     await queue.info(jobs=True)

@@ -43,8 +43,8 @@ async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
     failures = 0
     while True:
         try:
-            await check_server(queue.redis, streams=streams)
-            return await take_over_queue(queue)
+            info = await check_server(queue.redis, streams=streams)
+            moved = await take_over_queue(queue)
         except (RedisError, OSError, TimeoutError) as error:
             found = trouble(error)
             if found.lasting:
@@ -52,21 +52,34 @@ async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
             failures += 1
             if complain():
                 log.warning("server.waiting", error=found.said, remedy=found.remedy, failures=failures)
+        else:
+            _warn(info)
+            return moved
         await asyncio.sleep(min(0.1 * 2 ** min(failures, 10), MAX_BACKOFF))
 
 
-async def check_server(redis: Redis, *, streams: bool = False) -> None:
-    """Raises ConfigError for a server on which the promises would not hold; RedisError, OSError where none answers.
+def _warn(info: dict[str, Any]) -> None:
+    """Of a server that is taken, what its owner should know. A managed one may keep its data in some other way."""
+    if info.get("aof_enabled") == 0:
+        log.warning("server.forgets", reason="it keeps no append-only file: its crash loses jobs and results",
+                    remedy="set appendonly yes and appendfsync always")  # fmt: skip
 
+
+async def check_server(redis: Redis, *, streams: bool = False) -> dict[str, Any]:
+    """What the server tells of itself (INFO), {} where it may not be asked.
+
+    Raises ConfigError for a server that cannot be used; RedisError, OSError where none answers.
     `streams`: whether streams are read as well.
     """
+    info: dict[str, Any] = {}
     try:
-        info: dict[str, Any] = await redis.info()
+        info = await redis.info()
     except NoPermissionError:
         log.warning("server.unchecked", reason="the user of PHAZE_REDIS_URL may not read INFO", remedy="grant it +info")
     else:
         _check_info(info)
     await _check_permissions(redis, streams)
+    return info
 
 
 def _check_info(info: dict[str, Any]) -> None:

@@ -14,12 +14,15 @@ import structlog
 from redis.exceptions import NoPermissionError, RedisError
 
 from agent.errors import ConfigError
+from agent.phoenix import keys
 from agent.phoenix.permissions import denied
 from agent.redis_client import reply
 from agent.redis_trouble import trouble
 from agent.throttle import OncePer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from redis.asyncio import Redis
 
     from agent.phoenix.queue import LaneQueue
@@ -33,9 +36,10 @@ MAX_BACKOFF = 10.0
 """Seconds between two looks for a server that is not there yet."""
 
 
-async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
+async def wait_for_server(queue: LaneQueue, *, streams: bool = False, tasks: Iterable[str] = ()) -> int:
     """Wait for the server, check it, adopt what plain SAQ left on the queue: the number of jobs put back.
 
+    `tasks`: the worker's, so that their dead letters and quarantine are looked for by all, whoever has them installed.
     One that is away, loads its data or is full of clients is waited for, with a line a minute. Raises ConfigError for
     what only a change of its settings or of PHAZE_REDIS_URL can mend.
     """
@@ -44,7 +48,7 @@ async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
     while True:
         try:
             info = await check_server(queue.redis, streams=streams)
-            moved = await take_over_queue(queue)
+            moved = await take_over_queue(queue, tasks)
         except (RedisError, OSError, TimeoutError) as error:
             found = trouble(error)
             if found.lasting:
@@ -116,7 +120,7 @@ async def _check_permissions(redis: Redis, streams: bool) -> None:
         )
 
 
-async def take_over_queue(queue: LaneQueue) -> int:
+async def take_over_queue(queue: LaneQueue, tasks: Iterable[str] = ()) -> int:
     """Make the queue ours: plain SAQ workers get nothing from it any more, what they left is put back; how many jobs.
 
     Raises ConfigError if one runs on it.
@@ -126,7 +130,7 @@ async def take_over_queue(queue: LaneQueue) -> int:
         raise ConfigError(
             f"a plain SAQ worker runs on {queue.name} ({', '.join(plain)}); stop it first: it aborts our jobs"
         )
-    moved = int(await queue.scripts("adopt", queue.keys, []))
+    moved = int(await queue.scripts("adopt", [*queue.keys, keys.TASKS], list(tasks)))
     if is_theirs:
         log.info("queue.adopted", queue=queue.name, jobs=moved)
     return moved

@@ -21,7 +21,7 @@ from agent.cli import phaze
 from agent.errors import ConfigError
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
-from agent.lanes import queue_name
+from agent.lanes import base_queue_name, queue_name
 from agent.phoenix import keys, permissions
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
@@ -32,6 +32,7 @@ from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.processors import BaseProcessor
 from agent.producer import Producer
+from agent.queue_activity import get_queue_activity
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
 from pipelines.errors import RecordNotFoundError
@@ -274,3 +275,14 @@ async def what_operators_do(queue: LaneQueue) -> None:
     await queue.enqueue(TASK, key=f"{TASK}:9")
     done = await asyncio.to_thread(CliRunner().invoke, phaze, ["why", f"{TASK}:9"])
     assert "it is queued, with 0 before it; the lane is paused" in done.output
+    await LaneQueue(queue.redis, name=base_queue_name("local")).enqueue(TASK, key=f"{TASK}:9")
+    for line, said in (
+        ("lanes --json", '"error": null'),
+        ("drain status", "1 queued"),
+        ("drain wait --timeout 0", f"{TASK}:9: waits for a worker"),
+    ):
+        done = await asyncio.to_thread(CliRunner().invoke, phaze, line.split())
+        assert said in done.output, (line, done.output, done.exception)
+    rows = await get_queue_activity(queue.redis, ["local"])
+    assert [row.error for row in rows] == [None] * len(rows)
+    assert all(row.oldest is not None for row in rows if row.queued)

@@ -91,7 +91,7 @@ async def _counts(redis: Redis, name: str) -> dict[str, Any]:
         pipe.type(keys.active_key(name))
         pipe.zcount(incomplete, 1, f"({keys.FAR_FUTURE}")
         pipe.zcount(incomplete, keys.FAR_FUTURE, "+inf")
-        pipe.lindex(keys.queued_key(name), 0)
+        pipe.lrange(keys.queued_key(name), 0, 0)
         pipe.zcount(f"saq:{name}:stats", int(time.time() * 1000), "+inf")
         queued, kind, scheduled, parked, first, workers = await pipe.execute()
     # Workers from before this engine keep what runs in a list.
@@ -102,7 +102,7 @@ async def _counts(redis: Redis, name: str) -> dict[str, Any]:
         "active": int(await reply(active)),
         "scheduled": scheduled,
         "parked": parked,
-        "oldest": None if first is None else await _age(redis, first),
+        "oldest": await _age(redis, first[0]) if first else None,
         "workers": workers,
     }
 

@@ -59,6 +59,7 @@ LASTING: tuple[tuple[str, str], ...] = (
         "correct user and password in PHAZE_REDIS_URL (special characters percent-encoded: @ is %40)",
     ),
     (r"protected mode", "give the server's user a password and write it in PHAZE_REDIS_URL"),
+    (r"WRONGTYPE|; rename it", "a key of ours holds what somebody else put there: rename or delete it"),
     (r"DB index is out of range", "lower the database number at the end of PHAZE_REDIS_URL, or raise `databases`"),
     (r"READONLY|read only replica", "PHAZE_REDIS_URL names a replica; name its primary"),
     (

@@ -148,7 +148,7 @@ class AgentWorker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
-        await wait_for_server(self.queue, streams=bool(self.bridges))
+        await wait_for_server(self.queue, streams=bool(self.bridges), tasks=self.functions)
         self.announce()
         heap.settle()
         background = [asyncio.create_task(self.relay.run(), name="relay")]

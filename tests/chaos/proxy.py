@@ -1,4 +1,5 @@
-"""A TCP proxy in front of a Unix socket that does what networks do: cut, delay, fall silent with the line still up."""
+"""A TCP proxy in front of a Unix socket, or a port, that does what networks do: cut, delay, carry little, fall silent
+with the line still up."""
 
 from __future__ import annotations
 
@@ -24,15 +25,18 @@ class Line:
 
 
 class Proxy:
-    """`start()` gives the URL. `delay` holds every chunk back for up to so many seconds."""
+    """`start()` gives the URL. `delay` holds every chunk back for up to so many seconds; `rate` is how many bytes a
+    second a line carries each way, 0 for what it can."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path | int) -> None:
         self.target = target
         self._server: asyncio.Server | None = None
         self._lines: set[Line] = set()
         self._carriers: set[asyncio.Task[None]] = set()
         self._chance = random.Random(7)
-        self.delay = 0.0
+        self.delay = self.rate = 0.0
+        self.answered = 0
+        """Bytes that came from behind."""
         self.cuts = 0
         self.silenced = 0
 
@@ -69,7 +73,10 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
-            server_reader, server = await asyncio.open_unix_connection(self.target)
+            if isinstance(self.target, int):
+                server_reader, server = await asyncio.open_connection("127.0.0.1", self.target)
+            else:
+                server_reader, server = await asyncio.open_unix_connection(self.target)
         except OSError:
             client.transport.abort()
             return
@@ -86,7 +93,10 @@ class Proxy:
                 while data := await source.read(CHUNK):
                     if self.delay:
                         await asyncio.sleep(self._chance.uniform(0.0, self.delay))
+                    if self.rate:
+                        await asyncio.sleep(len(data) / self.rate)
                     if not line.silent:
+                        self.answered += len(data) if sink is line.ends[0] else 0
                         sink.write(data)
                         await sink.drain()
         finally:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 from redis.asyncio import Redis
 
+from agent.hub import limits
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, METADATA
 from agent.hub.limits import HEADERS
@@ -44,6 +47,24 @@ async def until_queued(redis: Redis, key: str) -> None:
     async with asyncio.timeout(10):
         while not await redis.keys(f"saq:job:*:{key}"):
             await asyncio.sleep(0.02)
+
+
+async def test_a_body_may_be_as_slow_as_a_thin_line_but_not_stand_still(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.5)
+
+    async def slowly(pieces: list[bytes]) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+            await asyncio.sleep(0.1)
+
+    large = json.dumps(body({"service": "x" * 2**20})).encode()
+    pieces = [large[at : at + 2**16] for at in range(0, len(large), 2**16)]
+    assert (await client.post(RESULTS, content=slowly(pieces))).status_code == 200
+    async with asyncio.timeout(10):
+        with contextlib.suppress(httpx.ReadError, httpx.WriteError):  # hung up on, which may be faster than the answer
+            assert (await client.post(RESULTS, content=slowly([b" "] * 1000))).status_code == 408
 
 
 async def test_entries_are_refused_one_by_one(client: httpx.AsyncClient, catalogue: Catalogue) -> None:

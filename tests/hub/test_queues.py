@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from agent.lanes import LANES, queue_name
 from agent.phoenix import keys
+from agent.phoenix.boot import take_over_queue
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.queue import LaneQueue
 from tests.hub.deliveries import AGENT
@@ -34,6 +35,9 @@ async def test_metrics_say_what_waits(client: httpx.AsyncClient, redis: Redis) -
     await LaneQueue(redis, name=queue_name(AGENT, "io")).enqueue("push_file", key="push_file:1")
     await Breakers(LaneQueue(redis).scripts, redis).force('s3."odd"\\name', "open", "a test")
     await redis.rpush(keys.dead_letters_key("push_file"), "{}")
+    await redis.rpush(keys.quarantine_key("unknown"), "{}", "{}")
+    await take_over_queue(LaneQueue(redis, name="q"), ["elsewhere"])
+    await redis.rpush(keys.quarantine_key("elsewhere"), "{}")
     for pid in (7, 8, 7):
         await client.post(f"/api/agents/{AGENT}/heartbeat", json={"worker_pid": pid})
     answer = await client.get("/metrics")
@@ -49,6 +53,8 @@ async def test_metrics_say_what_waits(client: httpx.AsyncClient, redis: Redis) -
     assert 0 <= samples["phaze_agent_heartbeat_age_seconds", frozenset({AGENT})] < 60
     assert samples["phaze_agent_rival_workers", frozenset({AGENT})] == 2
     assert samples["phaze_dead_letters", frozenset({"push_file"})] == 1
+    assert samples["phaze_quarantined_jobs", frozenset({"unknown"})] == 2, "of no task"
+    assert samples["phaze_quarantined_jobs", frozenset({"elsewhere"})] == 1, "of a task that only its worker has"
     assert not [name for name, *_ in samples if not name.startswith("phaze_")]
 
 

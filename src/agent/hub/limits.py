@@ -17,7 +17,9 @@ MAX_BODY = 16 * 2**20
 """Bytes of a request's body: a delivery of results is 4 MB at most, unless one result alone is larger."""
 
 BODY_TIMEOUT = 30.0
-"""Seconds for a body to arrive."""
+"""Seconds for a body to arrive; and one more for each so many bytes that have, so that a thin line carries a large
+result, and nobody holds a request for nothing."""
+BYTES_A_SECOND = 2**16
 
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -39,15 +41,17 @@ async def read_body(request: Request, limit: int = MAX_BODY) -> bytes:
     # The rest of a body that we will not read would keep its sender busy: then we hang up.
     hang_up = {"connection": "close"}
     try:
-        async with asyncio.timeout(BODY_TIMEOUT):
+        async with asyncio.timeout(BODY_TIMEOUT) as bound:
+            latest = bound.when() or 0.0
             async for chunk in request.stream():
                 size += len(chunk)
+                bound.reschedule(latest + min(size, limit) / BYTES_A_SECOND)
                 if size <= limit:
                     body += chunk
                 elif size > DRAINED:
                     raise HTTPException(413, f"the request is larger than {limit} bytes; send less at once", hang_up)
     except TimeoutError:
-        raise HTTPException(408, f"the request did not arrive within {BODY_TIMEOUT:g} s", hang_up) from None
+        raise HTTPException(408, f"the request did not arrive in time, {BODY_TIMEOUT:g} s or more", hang_up) from None
     if size > limit:
         raise HTTPException(413, f"the request is larger than {limit} bytes; send less at once")
     return bytes(body)

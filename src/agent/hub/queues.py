@@ -24,6 +24,7 @@ from agent.hub.services import Services
 from agent.lanes import AGENT_TASKS
 from agent.phoenix import keys
 from agent.phoenix.breaker import Breakers, Circuit
+from agent.phoenix.letters import places
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.scripts import Scripts
 from agent.queue_activity import QueueActivity, get_queue_activity
@@ -143,20 +144,21 @@ class Found:
 async def _look(redis: Redis, agents: Sequence[str]) -> Found:
     rows = await get_queue_activity(redis, agents)
     circuits = await Breakers(Scripts(redis), redis).all()
+    tasks = await places(redis, AGENT_TASKS)
     async with redis.pipeline(transaction=False) as pipe:
-        for task in AGENT_TASKS:
+        for task in tasks:
             pipe.llen(keys.dead_letters_key(task))
             pipe.llen(keys.quarantine_key(task))
         for row in rows:
             pipe.xlen(outbox_key(row.queue))
         counts = await pipe.execute(raise_on_error=False)
     numbers = [count if isinstance(count, int) else 0 for count in counts]
-    letters = numbers[: 2 * len(AGENT_TASKS)]
+    letters = numbers[: 2 * len(tasks)]
     return Found(
         rows,
         circuits,
-        dict(zip(AGENT_TASKS, letters[::2], strict=True)),
-        dict(zip(AGENT_TASKS, letters[1::2], strict=True)),
+        dict(zip(tasks, letters[::2], strict=True)),
+        dict(zip(tasks, letters[1::2], strict=True)),
         dict(zip(map(_of, rows), numbers[len(letters) :], strict=True)),
         await _streams(redis),
     )

@@ -13,12 +13,9 @@ from agent.errors import WrongUse
 from agent.lanes import AGENT_TASKS
 from agent.operator.server import run, server
 from agent.phoenix import keys
-from agent.phoenix.endings import UNKNOWN_SERVICE
-from agent.phoenix.letters import Letter, Letters
+from agent.phoenix.letters import Letter, Letters, places
 from agent.redaction import redact_text
 from agent.settings import load_settings
-
-SERVICES = (*AGENT_TASKS, UNKNOWN_SERVICE)
 
 SHOWN = 300
 """Characters of one argument."""
@@ -31,13 +28,13 @@ def _group(name: str, place_of: Callable[[str], str], about: str) -> click.Group
 
     choose = (
         click.argument("wanted", metavar="[KEY]...", nargs=-1),
-        click.option("--task", type=click.Choice(SERVICES), help="All of one task."),
+        click.option("--task", help="All of one task; `unknown`: the jobs of no task."),
         click.option("--all", "everything", is_flag=True, help="All of them."),
         click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
     )
 
     @group.command("list", help="One line each: key, age, attempts, error.")
-    @click.option("--task", type=click.Choice(SERVICES), help="Only one task's.")
+    @click.option("--task", help="Only one task's; `unknown`: the jobs of no task.")
     @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
     def list_(task: str | None, as_json: bool) -> None:
         found = run(_all(place_of, task))
@@ -77,7 +74,11 @@ def _group(name: str, place_of: Callable[[str], str], about: str) -> click.Group
 
 async def _all(place_of: Callable[[str], str], task: str | None) -> list[Letter]:
     async with server(load_settings()) as client:
-        return await Letters(client, place_of, SERVICES).all(task)
+        known = await places(client, AGENT_TASKS)
+        found = await Letters(client, place_of, known).all(task)
+    if task is not None and task not in known and not found:
+        raise WrongUse(f"there is no task {task}; there are {', '.join(known)}")
+    return found
 
 
 async def _chosen(
@@ -105,7 +106,7 @@ async def _act(
 ) -> None:
     chosen = await _chosen(place_of, wanted, task, everything)
     async with server(load_settings()) as client:
-        letters = Letters(client, place_of, SERVICES)
+        letters = Letters(client, place_of, ())
         for letter in chosen:
             click.echo(f"{letter.key}: {doing if dry_run else await how(letters, letter)}")
     click.echo(plural(len(chosen), "job"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from agent.operator.server import run, server
 from agent.operator.streams import find_entry
 from agent.phoenix import keys
 from agent.phoenix.endings import UNKNOWN_SERVICE
-from agent.phoenix.letters import Letters
+from agent.phoenix.letters import Letters, places
 from agent.phoenix.outbox import ENTRY_FIELD, refused_key
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import reply
@@ -50,6 +51,8 @@ def why(key: str, as_json: bool) -> None:
 
 async def where(client: Redis, agent_id: str, key: str) -> dict[str, Any]:
     """What is known of a job: `place`, and by place its details; the lock and the marker."""
+    if key.partition(":")[0] not in AGENT_TASKS and (letter := await _set_aside(client, key, await places(client, ()))):
+        return letter
     service, record_id = _parts(key)
     queue = LaneQueue(client, name=queue_name(agent_id, lane_for_task(service)))
     job_id = queue.job_id(key)
@@ -89,14 +92,23 @@ async def where(client: Redis, agent_id: str, key: str) -> dict[str, Any]:
     elif due is not None:
         found |= {"place": "scheduled", "due_in": due - seconds}
     else:
-        for name, place_of in (("dead letter", keys.dead_letters_key), ("quarantine", keys.quarantine_key)):
-            for letter in await Letters(client, place_of, [service, UNKNOWN_SERVICE]).all():
-                if letter.key == key:
-                    found |= {"place": name, "error": [letter.error]}
+        letter = await _set_aside(client, key, [service, UNKNOWN_SERVICE])
+        found |= {name: letter[name] for name in ("place", "error") if letter}
         if found["place"] == "nowhere" and (entry := await find_entry(client, service, record_id, LOOKED_AT)):
             found |= {"place": "stream", **entry}
         if found["place"] == "nowhere" and job is not None:
             found["place"] = job.status.value
+    return found
+
+
+async def _set_aside(client: Redis, key: str, services: Iterable[str]) -> dict[str, Any]:
+    """What is known of a job by its letter, of whatever task it is; {} where there is none."""
+    found: dict[str, Any] = {}
+    for place, place_of in (("dead letter", keys.dead_letters_key), ("quarantine", keys.quarantine_key)):
+        for letter in await Letters(client, place_of, services).all():
+            if letter.key == key:
+                found = {"key": key, "queue": letter.queue, "place": place, "error": [letter.error],
+                         "attempts": None, "lock": None, "marker": None, "deaths": None}  # fmt: skip
     return found
 
 

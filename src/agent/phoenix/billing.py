@@ -99,7 +99,7 @@ class ApiKeyManager:
         me, lock = uuid4().hex, keys.api_key_lock_key(user)
         ends, pause = time.monotonic() + PATIENCE, 0.02
         while time.monotonic() < ends:
-            holder = await self._redis.set(lock, me, nx=True, px=int(LOCK * 1000), get=True)
+            holder = await self._scripts("hold_key", [lock], [me, int(LOCK * 1000)])
             if holder is None or holder == me.encode():  # the latter: our word was heard, and its answer lost
                 return await self._make(user, service, me)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing

@@ -14,12 +14,15 @@ import structlog
 from redis.exceptions import NoPermissionError, RedisError
 
 from agent.errors import ConfigError
+from agent.phoenix import keys
 from agent.phoenix.permissions import denied
 from agent.redis_client import reply
 from agent.redis_trouble import trouble
 from agent.throttle import OncePer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from redis.asyncio import Redis
 
     from agent.phoenix.queue import LaneQueue
@@ -33,9 +36,10 @@ MAX_BACKOFF = 10.0
 """Seconds between two looks for a server that is not there yet."""
 
 
-async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
+async def wait_for_server(queue: LaneQueue, *, streams: bool = False, tasks: Iterable[str] = ()) -> int:
     """Wait for the server, check it, adopt what plain SAQ left on the queue: the number of jobs put back.
 
+    `tasks`: the worker's, so that their dead letters and quarantine are looked for by all, whoever has them installed.
     One that is away, loads its data or is full of clients is waited for, with a line a minute. Raises ConfigError for
     what only a change of its settings or of PHAZE_REDIS_URL can mend.
     """
@@ -43,8 +47,8 @@ async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
     failures = 0
     while True:
         try:
-            await check_server(queue.redis, streams=streams)
-            return await take_over_queue(queue)
+            info = await check_server(queue.redis, streams=streams)
+            moved = await take_over_queue(queue, tasks)
         except (RedisError, OSError, TimeoutError) as error:
             found = trouble(error)
             if found.lasting:
@@ -52,21 +56,34 @@ async def wait_for_server(queue: LaneQueue, *, streams: bool = False) -> int:
             failures += 1
             if complain():
                 log.warning("server.waiting", error=found.said, remedy=found.remedy, failures=failures)
+        else:
+            _warn(info)
+            return moved
         await asyncio.sleep(min(0.1 * 2 ** min(failures, 10), MAX_BACKOFF))
 
 
-async def check_server(redis: Redis, *, streams: bool = False) -> None:
-    """Raises ConfigError for a server on which the promises would not hold; RedisError, OSError where none answers.
+def _warn(info: dict[str, Any]) -> None:
+    """Of a server that is taken, what its owner should know. A managed one may keep its data in some other way."""
+    if info.get("aof_enabled") == 0:
+        log.warning("server.forgets", reason="it keeps no append-only file: its crash loses jobs and results",
+                    remedy="set appendonly yes and appendfsync always")  # fmt: skip
 
+
+async def check_server(redis: Redis, *, streams: bool = False) -> dict[str, Any]:
+    """What the server tells of itself (INFO), {} where it may not be asked.
+
+    Raises ConfigError for a server that cannot be used; RedisError, OSError where none answers.
     `streams`: whether streams are read as well.
     """
+    info: dict[str, Any] = {}
     try:
-        info: dict[str, Any] = await redis.info()
+        info = await redis.info()
     except NoPermissionError:
         log.warning("server.unchecked", reason="the user of PHAZE_REDIS_URL may not read INFO", remedy="grant it +info")
     else:
         _check_info(info)
     await _check_permissions(redis, streams)
+    return info
 
 
 def _check_info(info: dict[str, Any]) -> None:
@@ -103,7 +120,7 @@ async def _check_permissions(redis: Redis, streams: bool) -> None:
         )
 
 
-async def take_over_queue(queue: LaneQueue) -> int:
+async def take_over_queue(queue: LaneQueue, tasks: Iterable[str] = ()) -> int:
     """Make the queue ours: plain SAQ workers get nothing from it any more, what they left is put back; how many jobs.
 
     Raises ConfigError if one runs on it.
@@ -113,7 +130,7 @@ async def take_over_queue(queue: LaneQueue) -> int:
         raise ConfigError(
             f"a plain SAQ worker runs on {queue.name} ({', '.join(plain)}); stop it first: it aborts our jobs"
         )
-    moved = int(await queue.scripts("adopt", queue.keys, []))
+    moved = int(await queue.scripts("adopt", [*queue.keys, keys.TASKS], list(tasks)))
     if is_theirs:
         log.info("queue.adopted", queue=queue.name, jobs=moved)
     return moved

@@ -25,6 +25,8 @@ from agent.redaction import redact_text
 from pipelines.errors import TryLater
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from agent.phoenix.queue import LaneQueue
     from pipelines.payload import Outcome
 
@@ -61,6 +63,7 @@ LONGEST_ASKED = 3600.0
 """Seconds: the longest wait that another side's Retry-After may cause."""
 
 UNKNOWN_SERVICE = "unknown"
+"""In whose quarantine are the jobs of no task: a renamed or removed one's, a misspelt one, what nobody can decode."""
 
 
 class Quarantined(Exception):
@@ -96,13 +99,17 @@ class Result:
 
 
 class Endings:
-    """Builds the endings of one worker's runs. `outbox`: whether results go to a control plane."""
+    """Builds the endings of one worker's runs. `outbox`: whether results go to a control plane.
 
-    def __init__(self, queue: LaneQueue, worker: str, *, outbox: bool) -> None:
+    `tasks`: what the worker can do; None for anything. Any other name is a stranger's, and gets no list of its own.
+    """
+
+    def __init__(self, queue: LaneQueue, worker: str, *, outbox: bool, tasks: Container[str] | None = None) -> None:
         self._queue = queue
         self._worker = worker
         self._worker_json = json.dumps(worker)
         self._outbox = outbox
+        self._tasks = tasks
 
     def done(self, run: Run, result: Result) -> Ending:
         """Record a result; its NaN and infinities become null. Raises TypeError or ValueError if it is not JSON."""
@@ -179,7 +186,8 @@ class Endings:
 
     def quarantined(self, run: Run, error: BaseException) -> Ending:
         """Set aside until somebody looks."""
-        where = keys.quarantine_key(run.service or UNKNOWN_SERVICE)
+        known = run.service and (self._tasks is None or run.service in self._tasks)
+        where = keys.quarantine_key(run.service if known else UNKNOWN_SERVICE)
         return self._set_aside(run, error, where, "quarantined", f"quarantined: {redact_text(str(error))}")
 
     def unspeakable(self, run: Run, error: BaseException) -> Ending:

@@ -211,10 +211,9 @@ class Execution:
             started_at=self._run.started,
             finished_at=time.time(),
         )
-        fields: dict[Any, Any] = {"entry": entry.model_dump_json()}
-        outbox = outbox_key(self._queue.name)
+        places, entries = [outbox_key(self._queue.name)], [entry.model_dump_json()]
         # Twice in the outbox does no harm: the catalogue files a part by its number. Lost would lose the run.
-        await persist(lambda: self._queue.redis.xadd(outbox, fields), self._deadline - time.monotonic())
+        await persist(lambda: self._queue.scripts("report", places, entries), self._deadline - time.monotonic())
         self._parts += 1
 
     async def ask(self, subject: str, question: Mapping[str, Any]) -> dict[str, Any]:

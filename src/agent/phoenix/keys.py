@@ -11,6 +11,9 @@ TOKENS = "phoenix:token"
 PAUSED = "phoenix:paused"
 """A set of lanes and tasks that take no jobs for now."""
 
+TASKS = "phoenix:tasks"
+"""A set of the tasks that workers here have ever had: whose dead letters and quarantine there may be."""
+
 CIRCUITS = "phoenix:circuits"
 """A set of the circuits that were ever used, for listing them."""
 

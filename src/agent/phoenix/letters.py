@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent.phoenix import keys
+from agent.phoenix.endings import UNKNOWN_SERVICE
 from agent.phoenix.scripts import Scripts
 from agent.phoenix.streams import as_fields
 from agent.redis_client import reply
@@ -58,8 +59,14 @@ class Letter:
         return " ".join(str(self.said.get("error", "")).split())
 
 
+async def places(redis: Redis, own: Iterable[str]) -> tuple[str, ...]:
+    """Whose letters there may be: `own` tasks, those of all workers here, and the jobs of no task."""
+    others = {name.decode("utf-8", "replace") for name in await reply(redis.smembers(keys.TASKS))}
+    return tuple(dict.fromkeys([*own, *sorted(others), UNKNOWN_SERVICE]))
+
+
 class Letters:
-    """The letters of one kind: `place_of` is keys.dead_letters_key or keys.quarantine_key."""
+    """The letters of one kind: `place_of` is keys.dead_letters_key or keys.quarantine_key; see places()."""
 
     def __init__(self, redis: Redis, place_of: Callable[[str], str], services: Iterable[str]) -> None:
         self._redis = redis
@@ -67,14 +74,16 @@ class Letters:
         self._places = {service: place_of(service) for service in services}
 
     async def all(self, service: str | None = None) -> list[Letter]:
-        """Every letter of one service, or of all of them, the oldest first."""
+        """Every letter of one service, or of all of them, the oldest first. A service that is none has its letters
+        among those of no task."""
         found: list[Letter] = []
         for name, place in self._places.items():
-            if service is not None and name != service:
+            if service not in (None, name) and name != UNKNOWN_SERVICE:
                 continue
             start = 0
             while rows := await reply(self._redis.lrange(place, start, start + PAGE - 1)):
-                found += [Letter(place, row, _said(row)) for row in rows]
+                letters = [Letter(place, row, _said(row)) for row in rows]
+                found += [one for one in letters if service in (None, name, one.said.get("service"))]
                 start += PAGE
         return found
 

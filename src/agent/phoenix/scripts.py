@@ -38,9 +38,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "bury": ("entries", "bury"),
     "consumers": ("consumers",),
     "resend": ("resend",),
+    "hold_key": ("hold_key",),
     "keep_key": ("keep_key",),
     "drop_key": ("drop_key",),
     "report": ("report",),
+    "relay": ("relay",),
 }
 """script -> the files that it consists of, after the prelude."""
 

@@ -93,7 +93,7 @@ class LaneWorker(Worker[Any]):
         self._grace = grace
         self._sweep_every = sweep
         self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
-        self._endings = Endings(queue, self.id, outbox=outbox)
+        self._endings = Endings(queue, self.id, outbox=outbox, tasks=self.functions)
         self._unwritten: dict[str, Run] = {}
         self._server_up = 0
         """Seconds that the server had been up when it was last asked; 0: it did not say."""

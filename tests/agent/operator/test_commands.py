@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from agent.lanes import queue_name
 from agent.phoenix import keys
+from agent.phoenix.boot import take_over_queue
 from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import CircuitHeld, Quarantined
 from agent.phoenix.queue import LaneQueue
@@ -98,6 +99,38 @@ async def test_what_was_set_aside_is_listed_shown_replayed_and_dropped(
     assert "2 jobs" in await phaze(kind, "replay", "--task", TASK)
     assert await letters() == 0
     assert "0 jobs" in await phaze(kind, "replay", "--all")
+
+
+async def test_jobs_of_no_task_are_found_like_any_others(lane: Lane, phaze: Phaze) -> None:
+    """A renamed task, a removed package, a misspelling; one whose text nobody can decode, though it names a task."""
+    broken = lane.queue.job_id("push_old:2")
+    await lane.redis.set(broken, '{"function": "push_old", "kwargs": ')
+    await lane.redis.zadd(keys.incomplete_key(QUEUE), {broken: 0})
+    await lane.redis.rpush(keys.queued_key(QUEUE), broken)
+    await lane.queue.enqueue("push_old", key="push_old:1", note="by hand")
+
+    async def two() -> bool:
+        return int(await lane.redis.llen(keys.quarantine_key("unknown"))) == 2
+
+    await lane.until(two)
+    said = await phaze("quarantine", "list")
+    assert "push_old:1  0 min ago  1 attempt  Quarantined: push_old is not a task of this worker (push_file)" in said
+    assert "push_old:2  0 min ago" in said
+    assert "note = by hand" in await phaze("quarantine", "show", "push_old:1")
+    assert "2 jobs" in await phaze("quarantine", "list", "--task", "push_old")
+    assert "there is no task push_odd" in await phaze("quarantine", "list", "--task", "push_odd", code=2)
+    assert f"push_old:1 on {QUEUE}: it is in quarantine" in await phaze("why", "push_old:1")
+    assert "push_old:1: queued" in await phaze("quarantine", "replay", "push_old:1")
+    await lane.until(two)
+
+
+async def test_letters_of_a_task_that_only_its_worker_has_are_found(lane: Lane, phaze: Phaze) -> None:
+    await take_over_queue(lane.queue, ["elsewhere"])
+    letter = {"id": lane.queue.job_id("elsewhere:1"), "queue": QUEUE, "service": "elsewhere", "error": "gone"}
+    await lane.redis.rpush(keys.dead_letters_key("elsewhere"), json.dumps(letter))
+    for arguments in ((), ("--task", "elsewhere")):
+        assert "elsewhere:1" in await phaze("dlq", "list", *arguments)
+    assert "it is a dead letter" in await phaze("why", "elsewhere:1")
 
 
 async def test_a_letter_whose_job_waits_again_is_not_queued_twice(lane: Lane, phaze: Phaze) -> None:

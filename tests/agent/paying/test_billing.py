@@ -60,6 +60,14 @@ async def test_a_key_is_made_once_kept_for_a_day_and_no_reading_extends_it(
     assert key.get_secret_value() not in repr(key) + str(key)
 
 
+async def test_a_server_that_is_full_keeps_nobody_from_a_key(
+    start_server: Callable[..., Local], service: Service
+) -> None:
+    async with connect(start_server().url) as redis, manager(redis, service) as api_keys:
+        await redis.config_set("maxmemory", "1")
+        assert (await api_keys.get("ann")).get_secret_value() == await stored(redis, "ann")
+
+
 @pytest.mark.parametrize(
     ("settings", "answers"),
     [

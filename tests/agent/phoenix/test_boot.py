@@ -105,6 +105,18 @@ async def test_a_server_that_can_is_taken(
     await check_server(client(start_server(*settings).url))
 
 
+@pytest.mark.parametrize("kind", ["valkey-9", "redis-7"])
+async def test_a_server_that_keeps_no_append_only_file_is_taken_with_a_warning(
+    start_server: Start, client: Callable[[str], Redis], kind: str
+) -> None:
+    for kept, warnings in (("no", ["server.forgets"]), ("yes", [])):
+        redis = client(start_server("--appendonly", kept, program=program(kind)).url)
+        with capture_logs() as lines:
+            assert await wait_for_server(LaneQueue(redis, name=NAME)) == 0
+        assert [line["event"] for line in lines] == warnings
+        assert all(line["log_level"] == "warning" and "set appendonly yes" in line["remedy"] for line in lines)
+
+
 async def test_an_old_server_is_refused(start_server: Start, client: Callable[[str], Redis]) -> None:
     server = start_server(program=program("redis-6"))
     assert "names a Redis 6.2.5; use Redis 7 or newer, or Valkey" in await refusal(client(server.url))
@@ -185,7 +197,7 @@ async def test_a_server_that_is_away_or_still_loads_is_waited_for_and_told_once(
         assert b"-LOADING" in await asyncio.to_thread(_answer, server.port)
         assert not waiting.done()
         assert await waiting == 0
-    (line,) = lines
+    (line,) = [line for line in lines if line["event"] != "server.forgets"]
     assert line["event"] == "server.waiting"
     assert "see that it runs and that PHAZE_REDIS_URL is its address" in line["remedy"]
 

@@ -21,6 +21,7 @@ from saq.job import Job, Status
 from agent.phoenix import breaker, keys
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
+from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.redis_client import connect
 from agent.valkey import Valkey
@@ -30,6 +31,7 @@ from tests.agent.phoenix import surrounded_process
 from tests.agent.phoenix.engines import REPO, over, running, until
 from tests.agent.phoenix.surrounded import surrounding_worker
 from tests.chaos.proxy import Proxy
+from tests.control_plane import ControlPlane
 from tests.servers import Local
 
 NAME = "outage"
@@ -106,6 +108,31 @@ async def test_a_body_that_ends_or_tells_of_itself_while_the_server_is_away_is_r
     assert [(job.status, job.attempts) for job in jobs if job] == [(Status.COMPLETE, 1)] * len(functions)
     assert sorted(doing.started) == sorted(functions), "each once"
     assert await own.xlen(outbox_key(NAME)) == len(functions) + 1, "the results, and the part"
+
+
+async def test_what_was_taken_from_a_server_that_is_full_by_now_is_reported_and_recorded(
+    start_server: Callable[..., Local], plane: ControlPlane
+) -> None:
+    doing = Doing()
+    async with connect(start_server().url) as client:
+        queue = LaneQueue(client, name=NAME)
+        relay = Relay(client, NAME, hub_url=plane.url, agent_id="local", token="t0ken")
+        functions = tasks(doing)
+        for name in functions:
+            await queue.enqueue(name, key=f"{name}:1", version="v")
+
+        async def all_started() -> bool:
+            return len(doing.started) == len(functions)
+
+        async with running(surrounding_worker(queue, functions)):
+            assert await until(all_started, 10)
+            await client.config_set("maxmemory", "1")
+            doing.go_on.set()
+            jobs = [await over(queue, f"{name}:1", 20) for name in functions]
+        assert await relay.drain(10)
+        await relay.close()
+    assert [(job.status, job.attempts) for job in jobs if job] == [(Status.COMPLETE, 1)] * len(functions)
+    assert len(plane.entries) == len(functions) + 1, "the results, and the part"
 
 
 async def test_a_job_whose_circuit_cannot_be_asked_goes_back_without_an_attempt(

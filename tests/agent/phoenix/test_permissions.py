@@ -21,7 +21,7 @@ from agent.cli import phaze
 from agent.errors import ConfigError
 from agent.hub.activity import Activity
 from agent.hub.catalogue import Catalogue
-from agent.lanes import queue_name
+from agent.lanes import base_queue_name, queue_name
 from agent.phoenix import keys, permissions
 from agent.phoenix.boot import wait_for_server
 from agent.phoenix.breaker import Breakers
@@ -32,6 +32,7 @@ from agent.phoenix.relay import Relay
 from agent.phoenix.worker import LaneWorker
 from agent.processors import BaseProcessor
 from agent.producer import Producer
+from agent.queue_activity import get_queue_activity
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
 from pipelines.errors import RecordNotFoundError
@@ -206,7 +207,9 @@ async def working(redis: Redis, plane: ControlPlane) -> AsyncIterator[LaneQueue]
     await working[0]
     await redis.xadd(outbox_key(QUEUE), {"entry": "no JSON"})
     assert await until(lambda: redis.xlen(refused_key(QUEUE)), 10)
-    await Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken").drain(1)  # not its turn
+    other = Relay(redis, QUEUE, hub_url=plane.url, agent_id="local", token="t0ken")
+    await other.drain(1)  # not its turn
+    await other.close()
     assert plane.entries
     await end(working)
     await relay.close()
@@ -237,10 +240,13 @@ async def the_life(redis: Redis, queue: LaneQueue) -> None:
     assert await over(queue, f"{TASK}:6", 10)
     await queue.retry(job, None)
     breakers = Breakers(queue.scripts, redis)
-    for owner in range(5):
+    anns = keys.user_circuit("llm", "ann")
+    for circuit in (anns, *["store"] * 5):
         with pytest.raises(ConnectionError):
-            async with breakers.guard("store", str(owner)):
+            async with breakers.guard(circuit, "owner"):
                 raise ConnectionError("away")
+    async with breakers.guard(anns, "owner"):
+        pass
     assert await over(queue, f"{TASK}:0", 10)
     await Producer(redis).pending("local", TASK, ["1"])
     await queue.info(jobs=True)
@@ -269,3 +275,14 @@ async def what_operators_do(queue: LaneQueue) -> None:
     await queue.enqueue(TASK, key=f"{TASK}:9")
     done = await asyncio.to_thread(CliRunner().invoke, phaze, ["why", f"{TASK}:9"])
     assert "it is queued, with 0 before it; the lane is paused" in done.output
+    await LaneQueue(queue.redis, name=base_queue_name("local")).enqueue(TASK, key=f"{TASK}:9")
+    for line, said in (
+        ("lanes --json", '"error": null'),
+        ("drain status", "1 queued"),
+        ("drain wait --timeout 0", f"{TASK}:9: waits for a worker"),
+    ):
+        done = await asyncio.to_thread(CliRunner().invoke, phaze, line.split())
+        assert said in done.output, (line, done.output, done.exception)
+    rows = await get_queue_activity(queue.redis, ["local"])
+    assert [row.error for row in rows] == [None] * len(rows)
+    assert all(row.oldest is not None for row in rows if row.queued)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from urllib.parse import urlsplit
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError
+from structlog.testing import capture_logs
 
+from agent.cancelling import end
 from agent.phoenix.outbox import Entry, outbox_key, refused_key
 from agent.phoenix.relay import Relay
+from agent.redis_client import connect
+from agent.valkey import Valkey
+from tests.chaos.proxy import Proxy
 from tests.control_plane import ControlPlane, refuse, status
+from tests.servers import Local
 
 QUEUE = "phaze-agent-test-meta"
 
@@ -146,10 +155,10 @@ async def test_a_fault_of_ours_does_not_end_the_delivery(
 ) -> None:
     right, faults = relay.deliver_batch, [ZeroDivisionError("a bug")]
 
-    async def faulty() -> bool:
+    async def faulty(*, wait: float) -> bool | None:
         if faults:
             raise faults.pop()
-        return await right()
+        return await right(wait=wait)
 
     monkeypatch.setattr(relay, "deliver_batch", faulty)
     await put(redis, "1")
@@ -208,3 +217,91 @@ async def test_of_two_workers_one_delivers_and_the_other_takes_over(
     await second.close()
     assert await first.drain(5), "the turn was given back, and nothing is left"
     await first.close()
+
+
+@contextlib.asynccontextmanager
+async def delivering(relay: Relay) -> AsyncIterator[None]:
+    running = asyncio.create_task(relay.run())
+    yield
+    await end([running])
+
+
+async def test_a_server_that_is_full_keeps_no_result_back(
+    start_server: Callable[..., Local], plane: ControlPlane
+) -> None:
+    redis = connect(start_server().url)
+    await put(redis, "1", "bad", "3")
+    await redis.config_set("maxmemory", "1")
+    with pytest.raises(OutOfMemoryError):
+        await put(redis, "4")
+    plane.answers = [refuse(lambda e: e["record_id"] == "bad", "no such record")]
+    relay = Relay(redis, QUEUE, hub_url=plane.url, agent_id="test", token="t0ken")
+    async with delivering(relay):
+        async with asyncio.timeout(30):
+            while await redis.xlen(outbox_key(QUEUE)):
+                await asyncio.sleep(0.05)
+    assert [entry["record_id"] for entry in plane.entries] == ["1", "3"]
+    assert await redis.xlen(refused_key(QUEUE)) == 1
+    await relay.close()
+    await redis.aclose()
+
+
+async def test_what_keeps_the_relay_from_its_outbox_is_said_with_the_remedy(redis: Redis, relay: Relay) -> None:
+    await redis.set(outbox_key(QUEUE), "somebody else's")
+    with capture_logs() as lines:
+        async with delivering(relay):
+            await asyncio.sleep(0.5)
+    (line,) = lines
+    assert (line["event"], line["log_level"]) == ("relay.waiting", "warning")
+    assert outbox_key(QUEUE) in line["error"]
+    assert "rename or delete it" in line["remedy"]
+
+
+@pytest.mark.parametrize("thin", ["to the queue server", "to the control plane"])
+async def test_a_thin_line_carries_many_large_results_and_one_that_takes_longer_than_any_time_out(
+    valkey_server: Valkey, redis: Redis, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, thin: str
+) -> None:
+    monkeypatch.setattr("agent.phoenix.relay.REPLY_TIMEOUT", 0.5)
+    monkeypatch.setattr("agent.phoenix.relay.REQUEST_TIMEOUT", 0.5)
+    server, hub = Proxy(valkey_server.socket), Proxy(urlsplit(plane.url).port or 0)
+    narrow = connect(await server.start())
+    await put(redis, *map(str, range(20)), result={"text": "x" * 50_000})
+    await put(redis, "huge", result={"text": "x" * 1_500_000})
+    await put(redis, *map(str, range(20, 40)), result={"text": "x" * 50_000})
+    url = (await hub.start()).replace("redis:", "http:")
+    (server if thin == "to the queue server" else hub).rate = 2e6
+    relay = Relay(narrow, QUEUE, hub_url=url, agent_id="test", token="t0ken")
+    async with delivering(relay):
+        await plane.until(lambda: len({entry["record_id"] for entry in plane.entries}) == 41, 60)
+    await relay.close()
+    assert server.answered < 3 * 3_500_000, "read once, but for what came too late"
+    await narrow.aclose()
+    await server.stop()
+    await hub.stop()
+
+
+@pytest.mark.parametrize("code", [408, 504])
+async def test_a_control_plane_for_which_it_takes_too_long_is_sent_less_at_once(
+    redis: Redis, plane: ControlPlane, relay: Relay, code: int
+) -> None:
+    plane.answers = [status(code, "too slow")]
+    await put(redis, *map(str, range(20)), result={"text": "x" * 10_000})
+    async with delivering(relay):
+        await plane.until(lambda: len(plane.entries) == 20)
+    assert [len(request["entries"]) for request in plane.requests][:2] == [20, 10]
+    assert [int(entry["record_id"]) for entry in plane.entries] == list(range(20))
+
+
+async def test_of_results_larger_than_a_batch_no_more_is_read_than_is_sent(
+    valkey_server: Valkey, redis: Redis, plane: ControlPlane
+) -> None:
+    proxy = Proxy(valkey_server.socket)
+    through = connect(await proxy.start())
+    await put(redis, *map(str, range(8)), result={"text": "x" * 5_000_000})
+    relay = Relay(through, QUEUE, hub_url=plane.url, agent_id="test", token="t0ken")
+    assert await relay.deliver_batch()
+    assert len(plane.entries) == 1
+    assert proxy.answered < 6_000_000
+    await relay.close()
+    await through.aclose()
+    await proxy.stop()

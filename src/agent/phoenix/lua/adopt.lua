@@ -1,9 +1,10 @@
 -- adopt.lua: take over a queue that plain SAQ workers left: their list of running jobs becomes ours.
--- KEYS  of the queue
+-- KEYS  of the queue, then the set of all tasks        ARGV  the tasks of the worker that asks
 -- -> the number of jobs put back at the head of the queue
 -- From then on `active` is a sorted set that is never empty: the server refuses plain workers. Only for when none runs.
 
 local keys = queue_keys()
+if #ARGV > 0 then redis.call('SADD', KEYS[9], unpack(ARGV)) end
 if redis.call('TYPE', keys.active).ok ~= 'list' then
     redis.call('ZADD', keys.active, 'NX', 'inf', 'guard')
     return 0

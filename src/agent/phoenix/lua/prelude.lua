@@ -79,6 +79,14 @@ local function demand(key, kind)
     sound[key] = true
 end
 
+-- The same for a number of milliseconds or seconds. Later ends do not fit the server's clock.
+local LONGEST = 1e15
+local function demand_number(what, number, least)
+    if not number or not (number >= least and number <= LONGEST) then  -- NaN is neither
+        error(what .. ' is no number that the server can keep: ' .. tostring(number), 0)
+    end
+end
+
 -- The keys of one queue, in the order in which every script is given them.
 local function queue_keys()
     return {

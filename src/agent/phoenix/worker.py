@@ -117,6 +117,10 @@ class LaneWorker(Worker[Any]):
 
     # What the pump asks for.
 
+    def known(self) -> list[str]:
+        """Tokens of all runs that are ours."""
+        return [run.token for run in self._held()]
+
     def _process(self, previous_task: Any = None) -> None:
         """SAQ starts one of these per slot; here one pump serves all slots."""
         if not self._pumping:

@@ -310,7 +310,8 @@ def ttl_ms(ttl: Any) -> int:
 
     At most LONGEST_TTL; SAQ's default for what is no number.
     """
-    seconds: float = ttl if isinstance(ttl, int | float) and not math.isnan(ttl) else DEFAULT_TTL
+    is_number = isinstance(ttl, int) or (isinstance(ttl, float) and not math.isnan(ttl))
+    seconds: float = ttl if is_number else DEFAULT_TTL
     if seconds <= 0:
         return 0 if seconds == 0 else -1
     return math.ceil(min(seconds, LONGEST_TTL) * 1000)

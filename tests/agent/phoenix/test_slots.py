@@ -242,7 +242,7 @@ async def test_one_step_of_the_upkeep_that_fails_keeps_no_other_from_being_done(
     async def work(_context: Any) -> None:
         await asyncio.sleep(30)
 
-    await redis.set(keys.breaker_key("store"), "somebody else's")
+    await redis.set(keys.HELD_CIRCUITS, "somebody else's")
     await redis.sadd(keys.parked_index_key(NAME), "store")
     worker = LaneWorker(queue, [("work", work)], concurrency=1, sweep=0.2)
     worker._may_take_over = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign]  # the server is young

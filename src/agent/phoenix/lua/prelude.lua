@@ -60,8 +60,13 @@ local FAR_FUTURE = 4102444800
 local function lock_key(service, record) return 'lock:' .. service .. ':' .. record end
 local function marker_key(service, record) return 'processed:' .. service .. ':' .. record end
 local function parked_key(circuit) return 'phoenix:parked:' .. circuit end
+local PAUSED = 'phoenix:paused'
+local HELD = 'phoenix:circuits:held'
 local PROBES = 'phoenix:probes'
-local function permits_key(circuit) return 'phoenix:breaker:' .. circuit .. ':permits' end
+local USER_PROBES = 'phoenix:probes:users'
+local function breaker_key(circuit) return 'phoenix:breaker:' .. circuit end
+local function permits_key(circuit) return 'phoenix:permits:' .. circuit end
+local function let_go_key(queue) return 'phoenix:let-go:' .. queue end
 local function ended_key(token) return 'phoenix:ended:' .. token end
 local function stream_key(service) return 'phoenix:' .. service .. ':input' end
 local function group_name(service) return service .. '-group' end

@@ -21,9 +21,11 @@ for at = 2, #ARGV, 4 do
     end
 end
 if #kept > 0 then
-    local probed = redis.pcall('HMGET', PROBES, unpack(kept))
-    for at = 1, #probed do
-        if probed[at] then redis.pcall('ZADD', permits_key(probed[at]), 'XX', 'GT', till, kept[at]) end
+    for _, probes in ipairs({PROBES, USER_PROBES}) do
+        local probed = redis.pcall('HMGET', probes, unpack(kept))
+        for at = 1, #probed do
+            if probed[at] then redis.pcall('ZADD', permits_key(probed[at]), 'XX', 'GT', till, kept[at]) end
+        end
     end
 end
 return lost

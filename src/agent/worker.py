@@ -105,7 +105,6 @@ class AgentWorker:
             grace=settings.shutdown_grace,
             outbox=True,
             timeout_of=lambda job: 0.0,  # the task's policy says so, whatever a producer left in the job
-            breakers=self.breakers,
             health=settings.health_file,
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,

@@ -139,15 +139,6 @@ class Breakers:
         names = sorted(name.decode() for name in found)
         return [await self.look(name) for name in names]
 
-    async def room(self, circuit: str) -> int:
-        """How many of the jobs that wait for it may go: 0, the probes that are free, or (closed) any number."""
-        state, *_, forced, _, probes = await self._call("look", circuit)
-        if forced == b"open" or (forced == b"none" and state == b"open"):
-            return 0
-        if state == b"half_open" and forced == b"none":
-            return max(0, PROBES - int(probes))
-        return 1_000_000
-
     async def _call(self, operation: str, circuit: str, *rest: Any) -> Any:
         names = [keys.breaker_key(circuit), keys.permits_key(circuit), keys.circuits_key(circuit)]
         return await self._scripts("breaker", names, [operation, circuit, *self._numbers, *rest])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import time
 import traceback
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ class Endings:
             text,
             "complete",
             result.outcome,
-            number=_ttl_ms(job.ttl),
+            number=ttl_ms(job.ttl),
             marker=document if result.remember else "",
             marker_ms=_marker_ms(job.key, job.ttl),
             entry=("=" if result.remember else document) if self._outbox else "",
@@ -143,7 +144,7 @@ class Endings:
         left = max(1, min(MARKER_IDLE, MARKER_LIFE - age))
         text = self._finished_text(run, Status.COMPLETE, self._value(run, marker.get("result")), None)
         return Ending(
-            "settle", run, text, "complete", "answered", number=_ttl_ms(job.ttl),
+            "settle", run, text, "complete", "answered", number=ttl_ms(job.ttl),
             marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "", stage=self._stage(run, "answered"),
         )  # fmt: skip
@@ -177,7 +178,7 @@ class Endings:
         assert job is not None
         text = self._finished_text(run, Status.ABORTED, "null", reason)
         stage = self._stage(run, "aborted", said=reason)
-        return Ending("settle", run, text, "aborted", "aborted", number=_ttl_ms(job.ttl), deaths="-", stage=stage)
+        return Ending("settle", run, text, "aborted", "aborted", number=ttl_ms(job.ttl), deaths="-", stage=stage)
 
     def buried(self, run: Run, error: BaseException) -> Ending:
         """A dead letter: its record is not there. The control plane is told, so that it asks no more."""
@@ -235,7 +236,7 @@ class Endings:
         text = self._finished_text(run, Status.FAILED, "null", said)
         ttl = run.job.ttl if run.job else DEFAULT_TTL
         return Ending(
-            "settle", run, text, "failed", outcome, number=_ttl_ms(ttl), entry=entry,
+            "settle", run, text, "failed", outcome, number=ttl_ms(ttl), entry=entry,
             letter=json.dumps(letter), where=where, deaths="-", stage=self._stage(run, outcome, said=said),
         )  # fmt: skip
 
@@ -312,16 +313,19 @@ def error_text(error: BaseException) -> str:
     return redact_text(text[-LOOKED_AT:])[-ERROR_CHARACTERS:]
 
 
-def _ttl_ms(ttl: Any) -> int:
-    """SAQ's ttl (seconds; 0 for ever, negative not at all) for the settle script; its default for what is no number."""
-    if not isinstance(ttl, int):
-        ttl = DEFAULT_TTL
-    ttl = min(ttl, LONGEST_TTL)
-    return ttl * 1000 if ttl > 0 else (0 if ttl == 0 else -1)
+def ttl_ms(ttl: Any) -> int:
+    """SAQ's ttl (seconds; 0 for ever, negative not at all) in whole milliseconds (0; -1), for the scripts.
+
+    At most LONGEST_TTL; SAQ's default for what is no number.
+    """
+    is_number = isinstance(ttl, int) or (isinstance(ttl, float) and not math.isnan(ttl))
+    seconds: float = ttl if is_number else DEFAULT_TTL
+    if seconds <= 0:
+        return 0 if seconds == 0 else -1
+    return math.ceil(min(seconds, LONGEST_TTL) * 1000)
 
 
-def _marker_ms(key: str, ttl: int) -> int:
+def _marker_ms(key: str, ttl: Any) -> int:
     """How long a marker lives: a key that says which record it is about is remembered, a random one while it shows."""
-    if ":" in key or ttl == 0:
-        return MARKER_IDLE * 1000
-    return max(ttl, 1) * 1000
+    shown = ttl_ms(ttl)
+    return MARKER_IDLE * 1000 if ":" in key or shown == 0 else max(shown, 1000)

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from agent.cancelling import end
 from agent.lanes import Task, payload_model
-from agent.phoenix.breaker import outcome_for_provider, outcome_for_user
+from agent.phoenix.breaker import outcome_for_provider, outcome_for_user, outcome_of
 from agent.phoenix.clock import lease_clock
 from agent.phoenix.endings import Quarantined, Result
 from agent.phoenix.keys import user_circuit
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from agent.children import Children
     from agent.desk import Desk
-    from agent.phoenix.breaker import Breakers
+    from agent.phoenix.breaker import Breakers, Judge
+    from agent.phoenix.breaker import Outcome as BreakerOutcome
     from agent.phoenix.queue import LaneQueue
     from agent.phoenix.runs import Run
     from pipelines.saying import Listener
@@ -135,12 +136,22 @@ class Execution:
         """Behind the dependency's circuit; where a user pays, behind the user's own first."""
         token, guard = self._run.token, self._breakers.guard
         if user is None:
-            async with guard(circuit, token):
+            async with guard(circuit, token, self._or_late(outcome_of)):
                 yield
             return
-        own = user_circuit(circuit or ANY_PROVIDER, user)
-        async with guard(own, token, outcome_for_user), guard(circuit, token, outcome_for_provider):
+        own, provider = user_circuit(circuit or ANY_PROVIDER, user), self._or_late(outcome_for_provider)
+        async with guard(own, token, outcome_for_user), guard(circuit, token, provider):
             yield
+
+    def _or_late(self, judge: Judge) -> Judge:
+        """The same, but that a run which its time limit has ended is its dependency failing: one that hangs says no
+        more than that."""
+
+        def judged(error: BaseException) -> BreakerOutcome:
+            said = judge(error)
+            return "failed" if said == "void" and self._run.cancelled_for == "timeout" else said
+
+        return judged
 
     async def _body(self, payload: BaseModel) -> Any:
         """The task itself, once more with a new key where its user's was refused.

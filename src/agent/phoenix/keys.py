@@ -20,8 +20,15 @@ CIRCUITS = "phoenix:circuits"
 USER_CIRCUITS = "phoenix:circuits:users"
 """The same of circuits of single users, which are as many as there are users with trouble."""
 
+HELD_CIRCUITS = "phoenix:circuits:held"
+"""A sorted set of the circuits that do not let everything through, scored with the milliseconds from which a probe is
+worth it; infinite while one is forced open."""
+
 PROBES = "phoenix:probes"
 """A hash, token -> circuit, of the runs that probe a circuit: their permits are renewed with their leases."""
+
+USER_PROBES = "phoenix:probes:users"
+"""The same of circuits of single users: a run may probe its user's circuit and its provider's."""
 
 FAR_FUTURE = 4_102_444_800
 """Unix seconds (2100-01-01): the due time of a job that something else than the clock will release."""
@@ -165,6 +172,12 @@ def parked_index_key(queue: str) -> str:
     return f"phoenix:parked-on:{queue}"
 
 
+def let_go_key(queue: str) -> str:
+    """`phoenix:let-go:<queue>`: a set of `<bytes of the circuit>:<circuit><job id>`, of jobs that were let go to probe
+    a circuit and wait for a worker since."""
+    return f"phoenix:let-go:{queue}"
+
+
 def deaths_key(queue: str) -> str:
     """`phoenix:deaths:<queue>`: a hash, job id -> `takeovers:own deaths`, of jobs whose worker or child died.
 
@@ -189,5 +202,5 @@ def breaker_key(circuit: str) -> str:
 
 
 def permits_key(circuit: str) -> str:
-    """`phoenix:breaker:<circuit>:permits`: a sorted set, owner -> end of its probe's permit in milliseconds."""
-    return f"phoenix:breaker:{circuit}:permits"
+    """`phoenix:permits:<circuit>`: a sorted set, owner -> end of its probe's permit in milliseconds."""
+    return f"phoenix:permits:{circuit}"

@@ -62,8 +62,9 @@ class Slots(Protocol):
     id: str
     lane: str
     concurrency: int
-    runs: dict[str, Run]
-    """Token -> run that was claimed and has not ended."""
+
+    def known(self) -> list[str]:
+        """Tokens of all runs that are ours: those that run, and those that have ended and are not settled yet."""
 
     def room(self) -> int:
         """Jobs that may be claimed now."""
@@ -230,8 +231,7 @@ class Pump:
 
     async def _give_back_unheard(self, line: Line) -> None:
         """No other step is on its way: whatever is claimed in our name and not known here was never heard of."""
-        known = [*self._slots.runs, *self.unsettled]
-        if given := await self._queue.unheard(self._slots.id, known, over=line):
+        if given := await self._queue.unheard(self._slots.id, self._slots.known(), over=line):
             metrics.GIVEN_BACK.inc(given)
             log.warning("worker.claims_given_back", jobs=given)
         self._unsure = False

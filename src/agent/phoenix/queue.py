@@ -24,6 +24,7 @@ from saq.utils import now
 from agent.cancelling import end
 from agent.phoenix import keys
 from agent.phoenix.clock import lease_clock
+from agent.phoenix.endings import DEFAULT_TTL, ttl_ms
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.runs import Ending, Run, raw
 from agent.phoenix.scripts import Scripts
@@ -268,9 +269,8 @@ class LaneQueue(RedisQueue):
         job.error = error
         asked = self._restated(job, Status.ABORTING)
         over = self._restated(job, Status.ABORTED)
-        answer = await self.scripts(
-            "abort", self.keys, [self.prefix, job.id, over, max(1, job.ttl or 600) * 1000, asked]
-        )
+        visible = max(1000, ttl_ms(job.ttl or DEFAULT_TTL))  # what somebody ended by hand is seen, and not for ever
+        answer = await self.scripts("abort", self.keys, [self.prefix, job.id, over, visible, asked])
         if answer == b"aborted":
             self.aborted += 1
         job.status = {b"aborted": Status.ABORTED, b"asked": Status.ABORTING}.get(answer, job.status)

@@ -20,10 +20,9 @@ from agent import metrics
 from agent.cancelling import end
 from agent.logs import together
 from agent.phoenix.alone import Alone
-from agent.phoenix.breaker import Breakers
 from agent.phoenix.endings import Endings
 from agent.phoenix.lease import Leases
-from agent.phoenix.parked import Parked
+from agent.phoenix.parked import LOOK, Parked
 from agent.phoenix.pulse import Pulse, Turns
 from agent.phoenix.pump import Pump
 from agent.phoenix.queue import LaneQueue
@@ -61,7 +60,6 @@ class LaneWorker(Worker[Any]):
         grace: seconds that running jobs get at shutdown.
         outbox: whether results go to a control plane.
         timeout_of: (job) -> seconds that a run may take, 0 for ever; None: what the job says.
-        breakers: the circuits for which parked jobs wait.
         health: a file that is touched while the worker is healthy.
     """
 
@@ -74,7 +72,6 @@ class LaneWorker(Worker[Any]):
         grace: float = 10.0,
         outbox: bool = False,
         timeout_of: Callable[[Job], float] | None = None,
-        breakers: Breakers | None = None,
         sweep: float = SWEEP,
         health: Path | None = None,
         **options: Any,
@@ -92,7 +89,7 @@ class LaneWorker(Worker[Any]):
         self._log = log.bind()  # found once: the module's own looks for its configuration at each line
         self._grace = grace
         self._sweep_every = sweep
-        self._parked = Parked(queue, breakers or Breakers(queue.scripts, queue.redis))
+        self._parked = Parked(queue, self.concurrency, look=min(LOOK, 2 * sweep))
         self._endings = Endings(queue, self.id, outbox=outbox, tasks=self.functions)
         self._unwritten: dict[str, Run] = {}
         self._server_up = 0
@@ -118,6 +115,10 @@ class LaneWorker(Worker[Any]):
         return [run for place in held for run in list(place.values())]
 
     # What the pump asks for.
+
+    def known(self) -> list[str]:
+        """Tokens of all runs that are ours."""
+        return [run.token for run in self._held()]
 
     def _process(self, previous_task: Any = None) -> None:
         """SAQ starts one of these per slot; here one pump serves all slots."""
@@ -284,8 +285,6 @@ class LaneWorker(Worker[Any]):
             log.warning("job.taken_over", id=job_id)
         for run in [run for run in self.runs.values() if run.id in asked]:
             await self._abort(run)
-        if orphans:
-            await self._parked.learn()
         return orphans or not sweeps
 
     async def _abort(self, run: Run) -> None:

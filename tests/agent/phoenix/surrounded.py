@@ -34,6 +34,4 @@ def surrounding_worker(
         return run
 
     named = [(name, surrounded(function)) for name, function in functions.items()]
-    return LaneWorker(
-        queue, named, concurrency=4, outbox=True, timeout_of=lambda job: 0.0, breakers=breakers, **options
-    )
+    return LaneWorker(queue, named, concurrency=4, outbox=True, timeout_of=lambda job: 0.0, **options)

@@ -15,13 +15,17 @@ from redis.asyncio import Redis
 from saq.job import Job, Status
 
 from agent.children import Children
-from agent.phoenix import keys
-from agent.phoenix.breaker import Breakers
+from agent.phoenix import execution, keys
+from agent.phoenix.breaker import FAILURES, Breakers
 from agent.phoenix.endings import MARKER_IDLE, Result
 from agent.phoenix.execution import Execution
 from agent.phoenix.outbox import Entry, outbox_key
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.worker import LaneWorker
+from pipelines.context import Policy, TaskContext, task
+from pipelines.payload import Payload, TaskResult
+from tests.agent.phoenix.engines import running, until
+from tests.agent.phoenix.surrounded import surrounding_worker
 from tests.agent.tasks import wish
 
 QUEUE = "phaze-agent-test-meta"
@@ -40,7 +44,7 @@ class Bench:
         )
 
     async def _run(self, context: Any, **arguments: Any) -> Result:
-        execution = Execution(
+        around = Execution(
             context["run"],
             function=wish,
             queue=self.queue,
@@ -48,7 +52,7 @@ class Bench:
             breakers=self._breakers,
             worker="test",
         )
-        return await execution.run(arguments)
+        return await around.run(arguments)
 
     async def run(self, key: str = "wish:7", **arguments: Any) -> Job:
         """Enqueue, and wait until it is over or waits for another attempt."""
@@ -212,6 +216,52 @@ async def test_three_dead_children_are_the_jobs_own_fault(bench: Bench, monkeypa
     (letter,) = await bench.letters("phoenix:wish:quarantine")
     assert "3 of its child processes died" in letter["error"]
     assert letter["attempts"] == 3
+
+
+async def test_a_dependency_that_hangs_opens_its_circuit_and_not_its_users(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task's own time limit ends it; what else ends a run says nothing of its dependency."""
+    monkeypatch.setattr(execution, "TIMEOUT_MARGIN", 0.1)
+
+    @task(Policy(timeout=lambda payload: 0.2, dependency=lambda payload: "store"))
+    async def hangs(ctx: TaskContext, payload: Payload) -> TaskResult:
+        await asyncio.Event().wait()
+        return TaskResult()
+
+    @task(Policy(timeout=lambda payload: 0.2, dependency=lambda payload: "llm", user=lambda payload: "bob"))
+    async def hangs_for_bob(ctx: TaskContext, payload: Payload) -> TaskResult:
+        await asyncio.Event().wait()
+        return TaskResult()
+
+    @task(Policy(timeout=lambda payload: 60.0, dependency=lambda payload: "slow"))
+    async def ended(ctx: TaskContext, payload: Payload) -> TaskResult:
+        await asyncio.Event().wait()
+        return TaskResult()
+
+    queue = LaneQueue(redis, name=QUEUE)
+    breakers = Breakers(queue.scripts, redis)
+    functions = {"hangs": hangs, "hangs_for_bob": hangs_for_bob, "ended": ended}
+    for name in functions:
+        for number in range(FAILURES):
+            await queue.enqueue(name, key=f"{name}:{number}", version="v")
+
+    async def state(circuit: str) -> str:
+        return (await breakers.look(circuit)).state
+
+    async def both_are_open() -> bool:
+        return await state("store") == await state("llm") == "open"
+
+    async def only_others_wait() -> bool:
+        return await queue.count("queued") == 0
+
+    async with running(surrounding_worker(queue, functions, grace=0.0)):
+        assert await until(both_are_open, 20)
+        for job in await queue.jobs([f"ended:{number}" for number in range(FAILURES)]):
+            assert job is not None
+            await job.abort("not wanted")
+        assert await until(only_others_wait, 20)
+    assert await state(keys.user_circuit("llm", "bob")) == await state("slow") == "closed"
 
 
 async def test_parts_go_out_in_order_before_the_end(bench: Bench) -> None:

@@ -214,5 +214,33 @@ async def test_a_result_that_the_server_cannot_write_is_kept_until_it_can(
     assert json.loads(fields[b"entry"])["result"] == "well"
 
 
+async def test_a_result_that_is_kept_is_not_given_back_when_a_connection_is_lost(
+    queue: LaneQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker gives back what it never heard that it claimed: what has ended and waits is not that."""
+    monkeypatch.setattr(worker, "SETTLE_AGAIN", 4.0)
+    runs: list[str] = []
+
+    async def work(context: Any) -> str:
+        runs.append(context["job"].key)
+        return "well"
+
+    await redis.set(outbox_key(NAME), "somebody else's")
+    await queue.enqueue("work", key="work:1")
+    serving = lanes.worker(queue, [("work", work)], lane_options={"outbox": True})
+    async with running(serving):
+        assert await until(lambda: asyncio.sleep(0, serving._unwritten), 10)
+        for number in range(2, 5):
+            await redis.client_kill_filter(_type="normal", skipme=True)
+            await queue.enqueue("work", key=f"work:{number}")
+            assert await until(lambda number=number: asyncio.sleep(0, f"work:{number}" in runs), 10)
+        await redis.delete(outbox_key(NAME))
+        job = await over(queue, "work:1", 20)
+    assert job is not None
+    assert job.status is Status.COMPLETE
+    assert sorted(runs) == [f"work:{number}" for number in range(1, 5)], "each once"
+    assert await redis.hget(keys.counters_key(NAME), "stale") is None
+
+
 async def _ran(runs: list[str]) -> bool:
     return bool(runs)

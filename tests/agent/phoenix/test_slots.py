@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as NoReply
 from saq.job import Status
 
 from agent.phoenix import keys
+from agent.phoenix.endings import LONGEST_TTL
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.worker import LaneWorker
 from tests.agent.phoenix.engines import running, until
 
 NAME = "phaze-agent-test-io"
+ODD_TTLS = [None, "a week", 600.0, 1e30, float("inf"), float("nan"), 10**18, sys.maxsize]
 
 
 @pytest.fixture
@@ -33,16 +37,17 @@ async def as_text(queue: LaneQueue, key: str, **fields: Any) -> None:
     await queue.redis.rpush(keys.queued_key(NAME), job_id)
 
 
+@pytest.mark.parametrize("prefix", ["work:", ""], ids=["of a record", "of its own"])
 @pytest.mark.parametrize(
     "fields",
     [
-        {"ttl": None}, {"ttl": "a week"}, {"ttl": 10**18}, {"ttl": 1e30}, {"queued": "today"}, {"function": "unknown"},
+        *({"ttl": ttl} for ttl in ODD_TTLS), {"queued": "today"}, {"function": "unknown"},
         {"function": "unknown", "ttl": None}, {"function": "unknown", "queued": "today"}, {"attempts": "many"},
     ],
     ids=str,
 )  # fmt: skip
 async def test_odd_fields_of_a_job_cost_no_slot_and_its_work_is_not_repeated(
-    queue: LaneQueue, redis: Redis, fields: dict[str, Any]
+    queue: LaneQueue, fields: dict[str, Any], prefix: str
 ) -> None:
     ran: list[str] = []
 
@@ -51,7 +56,7 @@ async def test_odd_fields_of_a_job_cost_no_slot_and_its_work_is_not_repeated(
         return "done"
 
     for number in range(3):
-        await as_text(queue, f"work:odd{number}", **fields)
+        await as_text(queue, f"{prefix}odd{number}", **fields)
     for number in range(3):
         await queue.enqueue("work", key=f"work:good{number}")
     worker = LaneWorker(queue, [("work", work)], concurrency=2, outbox=True)
@@ -60,6 +65,57 @@ async def test_odd_fields_of_a_job_cost_no_slot_and_its_work_is_not_repeated(
         assert worker.room() == 2
     assert {f"work:good{number}" for number in range(3)} <= set(ran)
     assert len(ran) == len(set(ran))
+
+
+@pytest.mark.parametrize("due", [0, keys.FAR_FUTURE], ids=["queued", "scheduled"])
+@pytest.mark.parametrize("ttl", [0, -1, 600.5, *ODD_TTLS], ids=str)
+async def test_a_job_with_an_odd_time_to_live_is_aborted_where_it_waits(
+    queue: LaneQueue, redis: Redis, ttl: Any, due: float
+) -> None:
+    await as_text(queue, "1", ttl=ttl)
+    await redis.zadd(keys.incomplete_key(NAME), {queue.job_id("1"): due})
+    job = await queue.job("1")
+    assert job is not None
+    await job.abort("not wanted")
+    assert await nothing_unsettled(queue)
+    assert (await queue.step("w", "", 5)).runs == []
+    assert 0 < await redis.pttl(job.id) <= LONGEST_TTL * 1000, "what was ended by hand is seen for a while"
+
+
+async def test_jobs_with_odd_times_to_live_are_aborted_while_they_run(queue: LaneQueue, redis: Redis) -> None:
+    ttls = [0, -1, 600.5, *ODD_TTLS]
+    begun: list[str] = []
+
+    async def work(context: Any) -> None:
+        begun.append(context["job"].key)
+        await asyncio.sleep(30)
+
+    for number, ttl in enumerate(ttls):
+        await as_text(queue, str(number), ttl=ttl)
+    async with running(LaneWorker(queue, [("work", work)], concurrency=len(ttls))):
+        assert await until(lambda: asyncio.sleep(0, len(begun) == len(ttls)), 10)
+        for job in await queue.jobs(begun):
+            assert job is not None
+            await job.abort("not wanted")
+        assert await until(lambda: nothing_unsettled(queue), 15)
+    lives = [await redis.pttl(queue.job_id(str(number))) for number in range(len(ttls))]
+    assert lives[:2] == [-1, -2], "0 is for ever, and -1 not at all"
+    assert all(0 < life <= LONGEST_TTL * 1000 for life in lives[2:])
+
+
+@pytest.mark.parametrize("key", [keys.deaths_key(NAME), keys.entries_key("work")])
+async def test_an_abort_that_cannot_be_written_leaves_the_job_in_its_place(
+    queue: LaneQueue, redis: Redis, key: str
+) -> None:
+    await as_text(queue, "work:1")
+    await redis.set(key, "somebody else's")
+    job = await queue.job("work:1")
+    assert job is not None
+    with pytest.raises(ResponseError, match="is a string, not a hash; rename it"):
+        await job.abort("not wanted")
+    await redis.delete(key)
+    assert await queue.count("incomplete") == 1
+    assert [run.id for run in (await queue.step("w", "", 5)).runs] == [job.id]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +242,7 @@ async def test_one_step_of_the_upkeep_that_fails_keeps_no_other_from_being_done(
     async def work(_context: Any) -> None:
         await asyncio.sleep(30)
 
-    await redis.set(keys.breaker_key("store"), "somebody else's")
+    await redis.set(keys.HELD_CIRCUITS, "somebody else's")
     await redis.sadd(keys.parked_index_key(NAME), "store")
     worker = LaneWorker(queue, [("work", work)], concurrency=1, sweep=0.2)
     worker._may_take_over = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign]  # the server is young

@@ -9,6 +9,7 @@
 -- Invariant: an outcome counts only in the epoch that it was asked in; each change of state begins a new epoch. At
 -- most `probes` permits are out, whatever epoch they are of, and none is given but while half open. Each has an end, so
 -- that a killed prober wedges nothing; while its run holds its lease, the permit of a run lives on (renew.lua).
+-- A circuit that does not let everything through is in the set HELD, from where release.lua knows of it.
 
 local op, circuit = ARGV[1], ARGV[2]
 local now = math.floor(clock() / 1000)
@@ -26,15 +27,22 @@ local function become(state)
     if state == 'open' then c.opened = now end
 end
 
-local function return_permit(owner)
-    if redis.call('ZREM', KEYS[2], owner) == 1 then redis.call('HDEL', PROBES, owner) end
-end
-
 -- A single user's circuit is kept and listed while there is trouble: there are as many of them as there are users.
 local is_users = string.find(circuit, ':user:', 1, true)
 local FORGOTTEN = 86400000  -- ms
+local probing = is_users and USER_PROBES or PROBES
 
 local function is_quiet() return c.state == 'closed' and c.failures == 0 and c.forced == 'none' end
+
+local function return_permit(owner)
+    if redis.call('ZREM', KEYS[2], owner) == 1 then redis.call('HDEL', probing, owner) end
+end
+
+-- From when on it is worth a probe (ms); nil where everything is let through.
+local function held_until()
+    if c.forced == 'open' then return 'inf' end
+    if c.forced == 'none' and c.state ~= 'closed' then return decimal(c.opened + open_for) end
+end
 
 local function store()
     if is_users then redis.call('DEL', KEYS[1]) end  -- its end with it
@@ -46,6 +54,13 @@ local function store()
     else
         redis.call('SADD', KEYS[3], circuit)
     end
+    local till = held_until()
+    if till then redis.call('ZADD', HELD, till, circuit) else redis.call('ZREM', HELD, circuit) end
+end
+
+local function hold(wait)
+    redis.call('ZADD', HELD, 'NX', held_until(), circuit)  -- should somebody have deleted it
+    return {'hold', wait}
 end
 
 if c.forced == 'none' and c.state == 'open' and now >= c.opened + open_for then
@@ -67,16 +82,16 @@ end
 
 if op == 'ask' then
     if c.forced == 'closed' or (c.forced == 'none' and c.state == 'closed') then return {'pass', c.epoch} end
-    if c.forced == 'open' then return {'hold', -1} end
-    if c.state == 'open' then return {'hold', c.opened + open_for - now} end
+    if c.forced == 'open' then return hold(-1) end
+    if c.state == 'open' then return hold(c.opened + open_for - now) end
     for _, owner in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do return_permit(owner) end
     if redis.call('ZSCORE', KEYS[2], ARGV[8]) then return {'pass', c.epoch} end
     if redis.call('ZCARD', KEYS[2]) >= tonumber(ARGV[6]) then
         local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-        return {'hold', tonumber(first[2]) - now}
+        return hold(tonumber(first[2]) - now)
     end
     redis.call('ZADD', KEYS[2], now + tonumber(ARGV[7]), ARGV[8])
-    redis.call('HSET', PROBES, ARGV[8], circuit)
+    redis.call('HSET', probing, ARGV[8], circuit)
     return {'pass', c.epoch}
 end
 

@@ -68,7 +68,7 @@ local function claim(keys, prefix, worker, lease, lane, n)
     local ids = redis.call('LRANGE', keys.queued, 0, math.min(n, CHUNK) - 1)
     if #ids == 0 then return {}, false end
     local paused = {}
-    for _, name in ipairs(redis.call('SMEMBERS', 'phoenix:paused')) do paused[name] = true end
+    for _, name in ipairs(redis.call('SMEMBERS', PAUSED)) do paused[name] = true end
     if paused[lane] then return {}, false end
     local micros = clock()
     local now = math.floor(micros / 1000)

@@ -75,8 +75,13 @@ local FAR_FUTURE = 4102444800
 local function lock_key(service, record) return 'lock:' .. service .. ':' .. record end
 local function marker_key(service, record) return 'processed:' .. service .. ':' .. record end
 local function parked_key(circuit) return 'phoenix:parked:' .. circuit end
+local PAUSED = 'phoenix:paused'
+local HELD = 'phoenix:circuits:held'
 local PROBES = 'phoenix:probes'
-local function permits_key(circuit) return 'phoenix:breaker:' .. circuit .. ':permits' end
+local USER_PROBES = 'phoenix:probes:users'
+local function breaker_key(circuit) return 'phoenix:breaker:' .. circuit end
+local function permits_key(circuit) return 'phoenix:permits:' .. circuit end
+local function let_go_key(queue) return 'phoenix:let-go:' .. queue end
 local function ended_key(token) return 'phoenix:ended:' .. token end
 local function stream_key(service) return 'phoenix:' .. service .. ':input' end
 local function group_name(service) return service .. '-group' end
@@ -97,6 +102,14 @@ local function demand(key, kind)
     local is = redis.call('TYPE', key).ok
     if is ~= kind and is ~= 'none' then error(key .. ' is a ' .. is .. ', not a ' .. kind .. '; rename it', 0) end
     sound[key] = true
+end
+
+-- The same for a number of milliseconds or seconds. Later ends do not fit the server's clock.
+local LONGEST = 1e15
+local function demand_number(what, number, least)
+    if not number or not (number >= least and number <= LONGEST) then  -- NaN is neither
+        error(what .. ' is no number that the server can keep: ' .. tostring(number), 0)
+    end
 end
 
 -- The keys of one queue, in the order in which every script is given them.

@@ -13,9 +13,11 @@ local till = decimal(math.floor(clock() / 1000) + tonumber(ARGV[1]))
 local lost = {}
 
 local function keep_permits(tokens)
-    local probed = redis.pcall('HMGET', PROBES, unpack(tokens))
-    for at = 1, #probed do
-        if probed[at] then redis.pcall('ZADD', permits_key(probed[at]), 'XX', 'GT', till, tokens[at]) end
+    for _, probes in ipairs({PROBES, USER_PROBES}) do
+        local probed = redis.pcall('HMGET', probes, unpack(tokens))
+        for at = 1, #probed do
+            if probed[at] then redis.pcall('ZADD', permits_key(probed[at]), 'XX', 'GT', till, tokens[at]) end
+        end
     end
 end
 

@@ -19,15 +19,8 @@
 -- end is not given back. What could keep a run from being written is looked at before the first write of any, so that it
 -- spoils neither itself nor the others.
 
-local LONGEST = 1e15         -- ms; later ends do not fit the server's clock
 local REMEMBERED = 300000   -- ms for which an end that leaves no marker is known, should its answer be lost
 local PAGES_LIFE = 2592000000   -- ms (30 days) for which the pages of a record wait for who reads them last
-
-local function demand_number(what, number, least)
-    if not number or not (number >= least and number <= LONGEST) then  -- NaN is neither
-        error(what .. ' is no number that the server can keep: ' .. tostring(number), 0)
-    end
-end
 
 -- Raises what would keep this run from being written.
 local function check(keys, run, unwanted)

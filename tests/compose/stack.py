@@ -36,23 +36,6 @@ with sqlite3.connect(f"file:{os.environ['PHAZE_DATA_DIR']}/catalogue.sqlite?mode
 """Results that are no rejections, by task, in the hub's catalogue."""
 
 
-def docker_up() -> Path:
-    """The script that starts an engine where there is none: PHAZE_TEST_DOCKER_UP."""
-    return Path(os.environ.get("PHAZE_TEST_DOCKER_UP") or REPO.parent / "shared/docker/up")
-
-
-def why_not() -> str | None:
-    """Why no containers can be run here; None where they can."""
-    try:
-        for command in (["docker", "info"], ["docker", "compose", "version"]):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-            if done.returncode:
-                return f"`{' '.join(command)}`: {(done.stderr or done.stdout).strip()[-200:]}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None
-
-
 def checkout(folder: Path) -> Path:
     """What a clone of this repository holds, as it stands now."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

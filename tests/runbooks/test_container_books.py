@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.stack import BUILD, checkout, docker_up, why_not
+from tests import docker_engine
+from tests.compose.stack import BUILD, checkout
 from tests.compose.test_agent import SCAN
 from tests.runbooks.runner import Shell, follow, read
 from tests.runbooks.system import sound
@@ -103,11 +104,7 @@ class Containers:
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Both images, under our name."""
-    if (reason := why_not()) is not None:
-        said = f"no Docker engine with Compose answers ({reason}); {docker_up()} starts one, where it is there"
-        if os.environ.get("CI"):
-            pytest.fail(said)
-        pytest.skip(said)
+    docker_engine.must_answer()
     first = Containers(tmp_path_factory.mktemp("images") / "first")
     first.type("compose build")
     first.shell.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,3 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = checkout(tmp_path_factory.mktemp("clone") / "phaze-agent")
     Stack(folder)("build", "worker-io", "worker-drain", within=BUILD)
     return folder
-
-
-@pytest.fixture
-def agent(clone: Path) -> Iterator[Stack]:
-    """compose/agent.yml, not yet up, on volumes of its own."""
-    stack = Stack(clone)
-    yield stack
-    stack.down()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,22 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
+def not_ours(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without the developer's own settings, which Compose would read."""
+    return {name: value for name, value in environ.items() if not name.startswith(("PHAZE_", "WORKER_MAX_JOBS"))}
+
+
 class Stack:
     """`docker compose` on a Compose file of a clean checkout; `down()` leaves nothing behind."""
 
-    def __init__(self, folder: Path, *files: Path, file: str = "agent.yml", **env: str) -> None:
+    def __init__(self, folder: Path, *files: Path, file: str = "agent.yml", name: str = "agent", **env: str) -> None:
         self.folder = folder
-        self.project = f"phaze-test-{os.getpid()}-{Path(file).stem}"
+        self.project = f"phaze-test-{os.getpid()}-{name}"
         self.port, self.prometheus = free_port(), free_port()
         named = [part for file in (Path("compose", file), *files) for part in ("-f", str(file))]
         self.command = ["docker", "compose", *named, "--project-name", self.project]
-        self.env = {**os.environ, "PHAZE_IMAGE": IMAGE, "PHAZE_HUB_PORT": str(self.port), **env}
-        self.env["PHAZE_PROMETHEUS_PORT"] = str(self.prometheus)
+        ports = {"PHAZE_HUB_PORT": str(self.port), "PHAZE_PROMETHEUS_PORT": str(self.prometheus)}
+        self.env = {**not_ours(os.environ), "PHAZE_IMAGE": IMAGE, **ports, **env}
 
     def __call__(self, *arguments: str, within: float = 180.0) -> str:
         """What one command said."""

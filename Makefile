@@ -60,7 +60,7 @@ uncontained: $(DEV) $(SERVERS) ## Lint, types, and all tests but those in contai
 # One after another: each has containers enough for two cores.
 CONTAINED = $(BIN)/pytest -m compose tests/compose tests/runbooks tests/agent/phoenix/test_servers.py --durations=0 --durations-min=1
 contained: $(DEV)
-	@docker info >/dev/null 2>&1 || echo "no Docker engine answers: what is tested in containers is skipped (and fails where CI is set)"
+	@timeout 60 docker info >/dev/null 2>&1 || echo "no Docker engine answers: what is tested in containers is skipped (and fails where CI is set)"
 	@$(CONTAINED) -r fE
 
 containers: $(DEV) ## Only the tests on a real Docker engine: images, Compose files, runbooks (a quarter of an hour)

@@ -185,7 +185,7 @@ def test_a_machine_with_music_and_no_servers_has_its_watcher_alone_and_then_its_
         far("up", "--detach", "--wait", "watcher", within=120)
         assert far("ps", "--services").split() == ["watcher"]
         waits = ("valkey-cli", "llen", keys.queued_key(queue_name("far", "meta")))
-        until(agent, lambda: agent.inside("valkey", *waits).strip() == "1", 60)
+        until(agent, lambda: agent.inside("valkey", *waits).strip() != "0", 60)
         far("up", "--detach", "--wait", "worker-meta", within=120)
         until(agent, lambda: agent.python("hub", FILES_OF_FAR) == [f"/music/{one.name}"], 60)
         shutil.copy(two, music)

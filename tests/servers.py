@@ -27,7 +27,6 @@ SYSTEM = ("redis-server", "redis-check-rdb", "valkey-server", "valkey-check-rdb"
 that runs on its own."""
 
 KINDS = ("valkey-9", "valkey-8", "redis-8", "redis-7")
-IMAGE = "valkey/valkey:8.1"
 READY = 30.0
 
 
@@ -130,61 +129,18 @@ class Local:
     close = kill
 
 
-class Container:
-    """The image that people run, where Docker answers."""
-
-    def __init__(self, *settings: str) -> None:
-        self._port = free_port()
-        self._name = f"phaze-test-{os.getpid()}-{self._port}"
-        self.url = f"redis://127.0.0.1:{self._port}"
-        publish = ["--publish", f"127.0.0.1:{self._port}:6379"]
-        command = ["run", "--detach", "--name", self._name, *publish, IMAGE, "valkey-server", "--save", ""]
-        try:
-            _docker(*command, *settings, within=60)
-            self._answers()
-        except BaseException:
-            self.close()
-            raise
-
-    def start(self) -> None:
-        _docker("start", self._name)
-        self._answers()
-
-    def _answers(self) -> None:
-        deadline = time.monotonic() + READY
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1) as line:
-                line.sendall(b"PING\r\n")
-                if line.recv(16).startswith(b"+PONG"):
-                    return
-            time.sleep(0.05)
-        raise TimeoutError(_docker("logs", self._name, check=False).stdout)
-
-    def kill(self) -> None:
-        _docker("kill", self._name)
-
-    def close(self) -> None:
-        _docker("rm", "--force", "--volumes", self._name, check=False)
-
-
-def _docker(*arguments: str, within: float = 30, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=within, check=check)
-
-
 @contextlib.contextmanager
 def running(kind: str, folder: Path, *settings: str) -> Iterator[Server]:
-    """A server of one of KINDS, or `docker`; the test is skipped where there is none."""
+    """A server of one of KINDS, or `docker`; the test is skipped where there is none (docker_engine.must_answer)."""
     server: Server
     if kind == "docker":
-        try:
-            _docker("info", within=10)
-            server = Container(*settings)
-        except (OSError, subprocess.SubprocessError):
-            pytest.skip(f"no Docker answers that has {IMAGE}, or reaches it")
+        from tests.docker_engine import QueueServer  # here: its library takes most tests' start half a second
+
+        server = QueueServer(*settings)
     else:
         server = Local(program(kind), folder, *settings)
-        server.start()
     try:
+        server.start()
         yield server
     finally:
         server.close()

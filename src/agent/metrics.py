@@ -66,8 +66,10 @@ class TaskSeconds(Collector):
 
 RUN_SECONDS = TaskSeconds("phaze_run_seconds", "How long a run took, from its claim to its settling")
 WAIT_SECONDS = TaskSeconds("phaze_wait_seconds", "How long a job waited from when it was due to its claim")
-SLOTS = Gauge("phaze_slots", "Jobs that this worker runs at a time", registry=REGISTRY)
-IN_FLIGHT = Gauge("phaze_in_flight", "Jobs that this worker runs now", registry=REGISTRY)
+SLOTS = Gauge("phaze_slots", "Jobs that this worker runs at a time: its lane's capacity", ("lane",), registry=REGISTRY)
+IN_FLIGHT = Gauge(
+    "phaze_in_flight", "Jobs that this worker runs now; over phaze_slots: saturation", ("lane",), registry=REGISTRY
+)
 TAKEOVERS = Counter("phaze_takeovers", "Jobs of dead workers that this one put back on the queue", registry=REGISTRY)
 GIVEN_BACK = Counter(
     "phaze_claims_given_back", "Jobs whose claim was never heard of, put back on the queue", registry=REGISTRY

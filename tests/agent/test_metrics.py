@@ -50,7 +50,7 @@ async def test_each_run_is_counted_by_what_came_of_it(redis: Redis) -> None:
     port = free_port()
     metrics.serve("127.0.0.1", port)
     queue = LaneQueue(redis, name="phaze-agent-test-io")
-    worker = LaneWorker(queue, [("counted", counted)], concurrency=3)
+    worker = LaneWorker(queue, [("counted", counted)], lane="io", concurrency=3)
     starting = asyncio.create_task(worker.start())
     for number, how in enumerate(["fine", "fine", "gone", "fails"]):
         await queue.enqueue("counted", key=f"counted:{number}", how=how)
@@ -65,7 +65,8 @@ async def test_each_run_is_counted_by_what_came_of_it(redis: Redis) -> None:
             await asyncio.sleep(0.05)
     worker.event.set()
     await starting
-    assert values(text, "phaze_slots") == {(): 3}
+    assert values(text, "phaze_slots", "lane")[("io",)] == 3
+    assert values(text, "phaze_in_flight", "lane")[("io",)] in range(4)
     assert values(text, "phaze_wait_seconds_count", "task")[("counted",)] == 4
     assert values(text, "phaze_run_seconds_count", "task")[("counted",)] == 4
     assert values(text, "phaze_script_seconds_count", "script")[("step",)] >= 2

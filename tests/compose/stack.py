@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,6 @@ with sqlite3.connect(f"file:{os.environ['PHAZE_DATA_DIR']}/catalogue.sqlite?mode
 """Results that are no rejections, by task, in the hub's catalogue."""
 
 
-def docker_up() -> Path:
-    """The script that starts an engine where there is none: PHAZE_TEST_DOCKER_UP."""
-    return Path(os.environ.get("PHAZE_TEST_DOCKER_UP") or REPO.parent / "shared/docker/up")
-
-
-def why_not() -> str | None:
-    """Why no containers can be run here; None where they can."""
-    try:
-        for command in (["docker", "info"], ["docker", "compose", "version"]):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-            if done.returncode:
-                return f"`{' '.join(command)}`: {(done.stderr or done.stdout).strip()[-200:]}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None
-
-
 def checkout(folder: Path) -> Path:
     """What a clone of this repository holds, as it stands now."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -65,17 +49,22 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
+def not_ours(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without the developer's own settings, which Compose would read."""
+    return {name: value for name, value in environ.items() if not name.startswith(("PHAZE_", "WORKER_MAX_JOBS"))}
+
+
 class Stack:
     """`docker compose` on a Compose file of a clean checkout; `down()` leaves nothing behind."""
 
-    def __init__(self, folder: Path, *files: Path, file: str = "agent.yml", **env: str) -> None:
+    def __init__(self, folder: Path, *files: Path, file: str = "agent.yml", name: str = "agent", **env: str) -> None:
         self.folder = folder
-        self.project = f"phaze-test-{os.getpid()}-{Path(file).stem}"
+        self.project = f"phaze-test-{os.getpid()}-{name}"
         self.port, self.prometheus = free_port(), free_port()
         named = [part for file in (Path("compose", file), *files) for part in ("-f", str(file))]
         self.command = ["docker", "compose", *named, "--project-name", self.project]
-        self.env = {**os.environ, "PHAZE_IMAGE": IMAGE, "PHAZE_HUB_PORT": str(self.port), **env}
-        self.env["PHAZE_PROMETHEUS_PORT"] = str(self.prometheus)
+        ports = {"PHAZE_HUB_PORT": str(self.port), "PHAZE_PROMETHEUS_PORT": str(self.prometheus)}
+        self.env = {**not_ours(os.environ), "PHAZE_IMAGE": IMAGE, **ports, **env}
 
     def __call__(self, *arguments: str, within: float = 180.0) -> str:
         """What one command said."""

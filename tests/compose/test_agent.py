@@ -9,12 +9,14 @@ import subprocess
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.lanes import queue_name
+from agent.phoenix import keys
 from pipelines.music.ffmpeg import ffmpeg_path
 from pipelines.music.samples import write_samples
 from tests.compose.files import services
@@ -42,6 +44,14 @@ async def main():
     print(int(await producer.enqueue("local", "process_file", "scratch", payload)))
     await producer.close()
 asyncio.run(main())
+"""
+
+
+FILES_OF_FAR = """
+import json, os, sqlite3
+with sqlite3.connect(f"file:{os.environ['PHAZE_DATA_DIR']}/catalogue.sqlite?mode=ro", uri=True) as catalogue:
+    rows = catalogue.execute("SELECT path FROM files WHERE agent_id = 'far' ORDER BY path")
+    print(json.dumps([row[0] for row in rows]))
 """
 
 
@@ -76,64 +86,122 @@ print(json.dumps({"uid": os.getuid(), "caps": int(status["CapBnd"], 16), "no_new
 """)  # fmt: skip
 
 
-def test_a_first_start_without_env_gives_a_working_agent(agent: Stack, tmp_path: Path) -> None:
-    assert not (agent.folder / ".env").exists()
-    songs = [sample.path for sample in write_samples(tmp_path / "samples")[:4]]
-    music = agent.folder / "compose/music"
+@pytest.fixture(scope="module")
+def agent(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Started as a clone is, without any .env, on two songs and a file whose facts worker-meta asks ffmpeg for."""
+    assert not (clone / ".env").exists()
+    songs = [sample.path for sample in write_samples(tmp_path_factory.mktemp("samples"))]
+    music = clone / "compose/music"
     for song in songs[:2]:
         shutil.copy(song, music)
-    untagged = music / "untagged.au"  # whose facts worker-meta asks ffmpeg for
-    subprocess.run([ffmpeg_path(), "-loglevel", "error", "-i", songs[2], untagged], timeout=60, check=True)
-    agent("up", "--detach", "--wait", within=400)
+    to_untagged = [ffmpeg_path(), "-loglevel", "error", "-i", songs[2], music / "untagged.au"]
+    subprocess.run(to_untagged, timeout=60, check=True)
+    stack = Stack(clone)
+    try:
+        stack("up", "--detach", "--wait", within=400)
+        yield stack
+    finally:
+        stack.down()
 
+
+@pytest.fixture(scope="module")
+def password(agent: Stack) -> str:
+    return agent.inside("hub", "cat", "/var/lib/phaze-secrets/hub-password").strip()
+
+
+@pytest.fixture(scope="module")
+def token(agent: Stack) -> str:
+    return agent.inside("hub", "cat", "/var/lib/phaze-secrets/agent-token").strip()
+
+
+def test_without_any_env_it_starts_confined_and_tells_the_password_once(
+    agent: Stack, password: str, token: str
+) -> None:
+    assert all(agent.state(service)["State"]["Health"]["Status"] == "healthy" for service in UP)
     found = confinement(agent, "hub")
     assert found == {"uid": 1000, "caps": 0, "no_new": "1", "root": False, "tmp": True, "secrets": True}
     found = confinement(agent, "worker-io")
     assert found == {"uid": 1000, "caps": 0, "no_new": "1", "root": False, "tmp": True, "secrets": False}
-    assert agent.state("worker-analyze")["Mounts"] != []
     assert {mount["RW"] for mount in agent.state("worker-analyze")["Mounts"] if mount["Type"] == "bind"} == {False}
-
-    password = agent.inside("hub", "cat", "/var/lib/phaze-secrets/hub-password").strip()
-    token = agent.inside("hub", "cat", "/var/lib/phaze-secrets/agent-token").strip()
-    assert agent.logs().count(password) == 1, "the password is told, once"
+    assert agent.logs().count(password) == 1
     assert token not in agent.logs()
 
+
+def test_songs_go_through_all_lanes_also_when_every_connection_to_the_queue_server_was_cut(
+    agent: Stack, tmp_path: Path
+) -> None:
     agent.python("hub", SCAN)
     until(agent, lambda: analysed(agent) == 3)
-
-    # Every connection to the queue server goes: the workers come back and take jobs again.
     killed = agent.inside("valkey", "valkey-cli", "client", "kill", "type", "normal", "skipme", "yes")
     assert int(re.sub(r"\D", "", killed)) >= 8
-    shutil.copy(songs[3], music)
+    shutil.copy(write_samples(tmp_path)[3].path, agent.folder / "compose/music")
     agent.python("hub", SCAN)
     until(agent, lambda: analysed(agent) == 4)
 
-    # What is killed is started again, and all that was known still is.
+
+def test_who_is_killed_is_started_again_and_knows_all_that_was_known(agent: Stack, password: str) -> None:
+    until(agent, lambda: analysed(agent) >= 3)
+    known = analysed(agent)
     ended = ("hub", "valkey", "worker-meta")
     for service in ended:
         agent.kill(service)
     until(agent, lambda: all(agent.state(service)["RestartCount"] == 1 for service in ended), 60)
     agent("up", "--detach", "--wait", within=300)
-    assert analysed(agent) == 4
+    assert analysed(agent) == known
     assert agent.logs().count(password) == 1
     assert all(agent.state(service)["State"]["Health"]["Status"] == "healthy" for service in UP)
-    assert all(agent.state(service)["RestartCount"] == 0 for service in UP if service.startswith("worker-f"))
+    assert all(agent.state(service)["RestartCount"] == 0 for service in UP if service not in ended)
 
+
+def test_prometheus_reaches_everyone_and_promtool_has_nothing_to_say(agent: Stack) -> None:
     agent("--profile", "metrics", "up", "--detach", "--wait", "prometheus", within=120)
     until(agent, lambda: targets(agent.prometheus) == {"hub": 1, "workers": 4}, 120)
     for service in ("hub", *(name for name in UP if name.startswith("worker-"))):
         text = agent.inside(service, "python3", "-c", METRICS)
         assert "phaze_" in text
         assert agent.inside("prometheus", "promtool", "check", "metrics", given=text) == ""
-    compute_agent_works_beside(agent, token)
 
 
-def compute_agent_works_beside(agent: Stack, token: str) -> None:
-    """compose/cloud-agent.yml on the servers of this one, and alone on the lane: it analyses a file of its scratch."""
-    given = {"PHAZE_AGENT_ID": "local", "PHAZE_AGENT_TOKEN": token, "TEST_NETWORK": f"{agent.project}_default"}
+def elsewhere(agent: Stack, who: str, token: str) -> dict[str, str]:
+    """What another machine of the agent `who` is told: where the servers of this one are."""
     servers = {"PHAZE_REDIS_URL": "redis://valkey:6379/0", "PHAZE_HUB_URL": "http://hub:8080"}
+    known = {"PHAZE_AGENT_ID": who, "PHAZE_AGENT_TOKEN": token}
+    return {**servers, **known, "TEST_NETWORK": f"{agent.project}_default"}
+
+
+def test_a_machine_with_music_and_no_servers_has_its_watcher_alone_and_then_its_lanes(
+    agent: Stack, tmp_path: Path
+) -> None:
+    """compose/agent.yml as .env can say: the queue server and the control plane are another machine's."""
+    music = tmp_path / "music"
+    music.mkdir()
+    music.chmod(0o755)
+    one, two, *_ = (sample.path for sample in write_samples(tmp_path / "samples"))
+    shutil.copy(one, music)
+    token = agent.inside("hub", "phaze", "agents", "add", "far").strip()
+    told = {"PHAZE_LOCAL_VALKEY": "0", "PHAZE_LOCAL_HUB": "0", "PHAZE_MUSIC_DIR": str(music), "PHAZE_WATCH_SETTLE": "1"}
+    far = Stack(agent.folder, HERE / "network.yml", name="far", **told, **elsewhere(agent, "far", token))
+    try:
+        far("up", "--detach", "--wait", "watcher", within=120)
+        assert far("ps", "--services").split() == ["watcher"]
+        waits = ("valkey-cli", "llen", keys.queued_key(queue_name("far", "meta")))
+        until(agent, lambda: agent.inside("valkey", *waits).strip() != "0", 60)
+        far("up", "--detach", "--wait", "worker-meta", within=120)
+        until(agent, lambda: agent.python("hub", FILES_OF_FAR) == [f"/music/{one.name}"], 60)
+        shutil.copy(two, music)
+        until(
+            agent, lambda: agent.python("hub", FILES_OF_FAR) == sorted([f"/music/{one.name}", f"/music/{two.name}"]), 60
+        )
+        assert far.state("watcher")["State"]["Health"]["Status"] == "healthy"
+    finally:
+        far.down()
+
+
+def test_a_compute_agent_beside_it_analyses_a_file_of_its_scratch(agent: Stack, token: str) -> None:
+    """compose/cloud-agent.yml on the servers of this one, and alone on the lane."""
     scratch = {"PHAZE_SCRATCH_DIR": str(agent.folder / "compose/music")}
-    cloud = Stack(agent.folder, HERE / "cloud-override.yml", file="cloud-agent.yml", **given, **servers, **scratch)
+    given = {**elsewhere(agent, "local", token), **scratch}
+    cloud = Stack(agent.folder, HERE / "network.yml", file="cloud-agent.yml", name="cloud", **given)
     try:
         agent("stop", "worker-analyze")
         cloud("up", "--detach", "--wait", within=300)

@@ -26,8 +26,11 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 HERE = Path(__file__).resolve().parent
 BASE, LANE = base_queue_name("local"), queue_name("local", "io")
 JOBS, NEW = 200, 40
+GRACE = "3"
+"""Seconds that a stopping worker gives what it runs."""
+
 LONG, FAIL = range(6), range(6, 18)
-"""Numbers of jobs that take 30 s, longer than a worker's grace, and of those that fail once."""
+"""Numbers of jobs that take 30 s, longer than the deployment of lanes and a worker's grace, and that fail once."""
 
 RECORDED = """
 import json, os, sqlite3
@@ -73,7 +76,7 @@ async def stack(clone: Path, tmp_path: Path) -> AsyncIterator[tuple[Stack, Redis
     notes.mkdir()
     notes.chmod(0o777)
     env = {"TEST_PLUGIN": str(HERE / "plugin"), "TEST_NOTES": str(notes), "TEST_VALKEY_PORT": str(free_port())}
-    stack = Stack(clone, HERE / "override.yml", **env)
+    stack = Stack(clone, HERE / "override.yml", HERE / "quick.yml", PHAZE_SHUTDOWN_GRACE=GRACE, **env)
     redis = connect(f"redis://127.0.0.1:{env['TEST_VALKEY_PORT']}")
     try:
         yield stack, redis

@@ -101,9 +101,19 @@ async def until(holds: Callable[[], Awaitable[bool]], within: float) -> float:
 
 
 async def test_what_takes_no_jobs_is_unhealthy_within_a_minute_and_what_is_stuck_comes_back(running: Running) -> None:
+    """The CPU lanes' songs, and what is done to the io lane meanwhile."""
     await asyncio.to_thread(running.stack.python, "hub", SCAN)
+    async with asyncio.TaskGroup() as both:
+        both.create_task(the_cpu_lanes_work(running))
+        both.create_task(the_io_lane_is_ill_treated(running))
+
+
+async def the_cpu_lanes_work(running: Running) -> None:
     await busy_analyses_have_one_core_each(running)
     await the_engine_in_its_slot_holds_every_file(running)
+
+
+async def the_io_lane_is_ill_treated(running: Running) -> None:
     await the_consumer_connection_alone_is_killed(running)
     await the_claiming_loop_hangs(running)
     await the_event_loop_stands_still(running)

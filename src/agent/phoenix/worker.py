@@ -124,8 +124,8 @@ class LaneWorker(Worker[Any]):
         """SAQ starts one of these per slot; here one pump serves all slots."""
         if not self._pumping:
             self._pumping = True
-            metrics.SLOTS.set(self.concurrency)
-            metrics.IN_FLIGHT.set_function(lambda: len(self.runs))
+            metrics.SLOTS.labels(self.lane).set(self.concurrency)
+            metrics.IN_FLIGHT.labels(self.lane).set_function(lambda: len(self.runs))
             self._pump.start()
             self._leases.start()
 

@@ -35,7 +35,7 @@ lanes = Lanes()
 lanes.lease = 1.0
 
 
-@pytest.fixture(scope="module", params=[*KINDS, "docker"])
+@pytest.fixture(scope="module", params=[*KINDS, pytest.param("docker", marks=pytest.mark.compose)])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests here, durable."""
     kept = ("--appendonly", "yes", "--appendfsync", "always")

@@ -190,9 +190,9 @@ class Run:
             self.view.note("ending everything now")
             self._fleet.kill()
             return
+        self._stop.set()  # first: whoever would read what is said may be gone
         grace = self.settings.shutdown_grace
         self.view.note(f"stopping; running jobs get {grace:.0f} s to finish (once more to end at once)")
-        self._stop.set()
 
     async def _request_scans(self, client: httpx.AsyncClient) -> None:
         """Ask for them until the hub has taken them: it may just be started again. Asking twice scans once."""

@@ -279,6 +279,23 @@ def test_up_with_documents_alone_takes_a_folder_through_its_lanes_and_goes_on_af
         (folder / "broken.pdf").unlink()
 
 
+def test_a_stop_is_heard_though_nobody_reads_any_more_what_is_said(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--documents")
+    try:
+        assert up.process.stdout is not None
+        assert up.process.stderr is not None
+        while "documents are read" not in up.process.stderr.readline():
+            assert up.process.poll() is None
+        up.process.stdout.close()
+        up.process.stderr.close()
+        up.process.send_signal(signal.SIGTERM)
+        up.process.wait(60)
+        assert up.nobody_left()
+    finally:
+        up.ended = True  # its pipes are closed
+        up.clean()
+
+
 def _entries(up: Up) -> int:
     """How many entries of the router's stream are not over."""
 

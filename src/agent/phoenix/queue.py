@@ -44,6 +44,10 @@ UPKEEP_MOST = 500
 """Jobs that one upkeep moves at most, so that no script holds the server for long."""
 
 
+LOOKED_AT = 5_000
+"""Ids that are read in one piece where the whole of a queue is looked at."""
+
+
 class ForeignWorker(SystemExit):
     """A plain SAQ worker was pointed at a lane's queue. It would swallow an Exception and ask on; this ends it."""
 
@@ -118,8 +122,22 @@ class LaneQueue(RedisQueue):
         0 if it does not say; the end of a run from before that is not its own fault.
         """
         arguments = [self.prefix, UPKEEP_MOST, int(orphans), int(aborts), int(self.lease * 1000), uptime, *known]
-        due, taken, asked = await self.scripts("upkeep", self.keys, arguments)
+        due, taken, asked, lost = await self.scripts("upkeep", self.keys, arguments)
+        if lost:
+            await self._bring_back_lost()
         return int(due), _ids(taken), _ids(asked)
+
+    async def _bring_back_lost(self) -> None:
+        """Queue again what waits in no place. All of the queue is read for that, in pieces; ids are kept as hashes."""
+        listed: set[int] = set()
+        for at in range(0, await super().count("queued"), LOOKED_AT):
+            ids = await self.redis.lrange(self._queued, at, at + LOOKED_AT - 1)  # type: ignore[misc]  # it is async
+            listed.update(map(hash, ids))
+        for at in range(0, await self.redis.zcount(self._incomplete, 0, 0), LOOKED_AT):
+            ids = await self.redis.zrange(self._incomplete, at, at + LOOKED_AT - 1)
+            lost = [job_id for job_id in ids if hash(job_id) not in listed]
+            for n in range(0, len(lost), UPKEEP_MOST):
+                await self.scripts("lost", self.keys, lost[n : n + UPKEEP_MOST])
 
     async def unpark(self, circuit: str, most: int) -> int:
         """Let go up to `most` of the jobs that wait for `circuit`; how many. Fewer than `most`: none is left."""

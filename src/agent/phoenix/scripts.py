@@ -27,6 +27,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "renew": ("renew",),
     "alone": ("alone",),
     "upkeep": ("facts", "entries", "aborted", "upkeep"),
+    "lost": ("facts", "lost"),
     "update": ("update",),
     "abort": ("facts", "entries", "aborted", "abort"),
     "unpark": ("parked", "unpark"),

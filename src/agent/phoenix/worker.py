@@ -20,8 +20,9 @@ from agent import metrics
 from agent.cancelling import end
 from agent.logs import together
 from agent.phoenix.alone import Alone
+from agent.phoenix.clock import Leaps
 from agent.phoenix.endings import Endings
-from agent.phoenix.lease import Leases
+from agent.phoenix.lease import RENEWALS, Leases
 from agent.phoenix.parked import LOOK, Parked
 from agent.phoenix.pulse import Pulse, Turns
 from agent.phoenix.pump import Pump
@@ -92,6 +93,7 @@ class LaneWorker(Worker[Any]):
         self._parked = Parked(queue, self.concurrency, look=min(LOOK, 2 * sweep))
         self._endings = Endings(queue, self.id, outbox=outbox, tasks=self.functions)
         self._unwritten: dict[str, Run] = {}
+        self._leaps = Leaps(queue.lease / RENEWALS, queue.lease)
         self._server_up = 0
         """Seconds that the server had been up when it was last asked; 0: it did not say."""
         self._alone = Alone(queue, lambda: self.runs.values(), start=self._start, hand_back=self._hand_back)
@@ -295,7 +297,8 @@ class LaneWorker(Worker[Any]):
         run.cancel("abort")
 
     async def _may_take_over(self) -> bool:
-        """Not for one lease after the server started: its clients may still be on their way back to it.
+        """Not for one lease after the server started, whose clients may still be on their way back to it, or after its
+        clock leapt, for us at least: a machine slept, or somebody set it.
 
         A user who may not ask for that (the start warned) is one whose jobs are taken over all the same.
         """
@@ -304,7 +307,9 @@ class LaneWorker(Worker[Any]):
         except NoPermissionError:
             return True
         self._server_up = int(info["uptime_in_seconds"])
-        return self._server_up > self.lane_queue.lease
+        told = info.get("server_time_usec")  # a proxy may leave it out
+        calm = told is None or self._leaps.settled(int(told) / 1e6)
+        return calm and self._server_up > self.lane_queue.lease
 
     async def _inform(self) -> None:
         while not self.event.is_set():

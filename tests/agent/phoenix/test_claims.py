@@ -155,6 +155,21 @@ async def test_jobs_whose_list_somebody_deleted_are_found_again(queue: LaneQueue
     assert not {run.id.removeprefix(queue.prefix) for run in runs} & set(ran)
 
 
+async def test_one_job_that_a_long_queue_lost_is_found_and_no_other_is_queued_again(
+    queue: LaneQueue, redis: Redis
+) -> None:
+    await put(queue, 6_000)
+    await queue.step("w", "io", 10)
+    lost = [queue.job_id(f"work:{n}") for n in (20, 5_998)]
+    for job_id in (*lost, max(queue.job_id(f"work:{n}") for n in range(6_000))):
+        await redis.lrem(keys.queued_key(NAME), 0, job_id)
+    await queue.sweep()
+    assert await queue.count("queued") == 5_990
+    assert await redis.lpos(keys.queued_key(NAME), lost[1]) is not None
+    assert len(set(await redis.lrange(keys.queued_key(NAME), 0, -1))) == 5_990
+    assert await queue.upkeep(orphans=True, aborts=False) == (0, [], [])
+
+
 async def test_what_is_over_does_not_come_back_because_it_is_still_mentioned(queue: LaneQueue, redis: Redis) -> None:
     await put(queue, 2)
     _, (first, second), _ = await queue.step("w", "io", 2)

@@ -17,6 +17,7 @@ from saq.job import Status
 from saq.queue.redis import RedisQueue
 
 from agent.phoenix import keys
+from agent.phoenix.clock import Leaps
 from agent.phoenix.endings import Endings, Result
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
@@ -150,27 +151,48 @@ async def test_a_job_that_a_plain_abort_let_in_beside_its_forerunner_runs_after_
     assert (await queue.count("incomplete"), await queue.count("active")) == (0, 0)
 
 
-async def test_a_clock_that_leaps_takes_no_job_from_the_worker_that_runs_it(queue: LaneQueue, redis: Redis) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_clock_that_leaps_takes_no_job_from_the_worker_that_runs_it(
+    queue: LaneQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     """As after an hour's sleep of the machine: leases were over long ago, and the timers that renew stood still."""
     starts = Counter[str]()
+    right, leapt = redis.info, 0
 
     async def work(context: Any) -> None:
         starts[context["job"].key] += 1
         await asyncio.sleep(30)
 
+    async def info(section: str) -> dict[str, Any]:
+        said = await right(section)
+        return said | {"server_time_usec": said["server_time_usec"] + leapt, "uptime_in_seconds": 10**6}
+
+    monkeypatch.setattr(redis, "info", info)
     queue.scripts.prelude = LEAPING_CLOCK
-    queue.lease = 6.0  # renewed each 2 s, and looked for ten times in between
+    queue.lease = 6.0  # renewed each 2 s, and looked for twenty times in between
     for number in range(10):
         await queue.enqueue("work", key=f"work:{number}", timeout=0)
-    worker = lanes.worker(queue, [("work", work)], concurrency=10, lane_options={"sweep": 0.1, "grace": 0.0})
-    worker._may_take_over = lambda: asyncio.sleep(0, True)  # type: ignore[method-assign]  # the server is young
-    async with running(worker):
+    options: dict[str, Any] = {"concurrency": 5 * (3 - workers), "lane_options": {"sweep": 0.1, "grace": 0.0}}
+    async with running(*(lanes.worker(queue, [("work", work)], **options) for _ in range(workers))):
         assert await until(lambda: asyncio.sleep(0, len(starts) == 10), 10)
+        await asyncio.sleep(1.5)  # each has looked once
         for _ in range(3):
-            await redis.incrby("test:leap", 3_600_000_000)
-            await asyncio.sleep(1.5)
+            leapt += 3_600_000_000
+            await redis.set("test:leap", leapt)
+            await asyncio.sleep(2.5)
     assert set(starts.values()) == {1}
     assert await redis.hget(keys.counters_key(NAME), "takeovers") is None
+
+
+def test_after_a_leap_of_the_servers_clock_one_waits_and_not_for_a_slow_answer() -> None:
+    leaps, now = Leaps(most=5.0, wait=0.2), time.monotonic
+    assert leaps.settled(now() + 100)
+    assert leaps.settled(now() + 104), "so much passes, more or less, until an answer is here"
+    assert leaps.settled(now() + 50), "set back, it ends no lease too early"
+    assert not leaps.settled(now() + 60)
+    assert not leaps.settled(now() + 60)
+    time.sleep(0.25)
+    assert leaps.settled(now() + 60)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a clock that counts sleep")

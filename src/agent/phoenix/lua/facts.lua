@@ -25,6 +25,12 @@ local function of_all(command, items, ...)
     return redis.call(unpack(call))
 end
 
+-- How many jobs wait in no place: their list was deleted, or a failover lost it.
+local function lost_of(keys)
+    local waiting = redis.call('ZCOUNT', keys.incomplete, 0, 0)
+    return waiting - redis.call('LLEN', keys.queued) - redis.call('ZCOUNT', keys.active, '-inf', '(inf')
+end
+
 -- What the server knows of each id: {id, job, service, record, lock_key, lock, marker, deaths}.
 local function facts_of(keys, ids, prefix)
     if #ids == 0 then return {} end

@@ -62,7 +62,7 @@ end
 -- text is known by its end, and only another is decoded; cjson refuses lone surrogates, which names of files may hold.
 local RUNS_BEGINS, SUFFIX_LENGTH = SUFFIX_BEGINS .. 'active"', 400
 local function replaced(job)
-    if not job or string.find(string.sub(job, -SUFFIX_LENGTH), RUNS_BEGINS, 1, true) then return false end
+    if not job or string.find(job, RUNS_BEGINS, math.max(1, #job - SUFFIX_LENGTH), true) then return false end
     local ok, decoded = pcall(cjson.decode, job)
     if not ok then return string.match(job, '.*"status":%s*"(%a+)"') == 'queued' end
     return type(decoded) == 'table' and decoded.status == 'queued'

@@ -2,7 +2,7 @@
 -- KEYS  of the queue
 -- ARGV  job id prefix, most to move, 1 to look for orphans as well, 1 to tell about aborts as well, a lease (ms), how long
 --       the server is up (s; 0: nobody knows), then the tokens of the runs that the asker has
--- -> {number of due jobs queued, ids taken over, ids to abort}
+-- -> {number of due jobs queued, ids taken over, ids to abort, number of jobs that wait in no place}
 -- Invariant: a job whose lease lives is not touched, nor one that the asker runs, whose lease ends unrenewed where the
 -- clock leapt: a machine slept, or somebody set it. Each job is decided on and moved in this one step.
 
@@ -85,23 +85,6 @@ local function take_over(id)
     return true
 end
 
--- Jobs that wait in no place: somebody deleted their list, or a failover lost it. They are queued again; an id that is
--- there twice is taken once.
-local function bring_back_lost()
-    local waiting = redis.call('ZCOUNT', keys.incomplete, 0, 0)
-    local lost = waiting - redis.call('LLEN', keys.queued) - redis.call('ZCOUNT', keys.active, '-inf', '(inf')
-    if lost <= 0 then return end
-    local ids = redis.call('ZRANGEBYSCORE', keys.incomplete, 0, 0, 'LIMIT', 0, 10 * most)
-    for at = 1, #ids, most do
-        local some = {unpack(ids, at, math.min(at + most - 1, #ids))}
-        local running = of_all('ZMSCORE', some, keys.active)
-        for place, id in ipairs(some) do
-            if not running[place] then redis.call('RPUSH', keys.queued, id) end
-        end
-    end
-    redis.pcall('HINCRBY', keys.counters, 'brought_back', lost)
-end
-
 local orphans = {}
 if sweeps then
     -- An empty sorted set would be no key, and a plain SAQ worker could move jobs to a list in its place.
@@ -112,7 +95,7 @@ if sweeps then
         local ok, taken = pcall(take_over, id)  -- one bad entry never spoils the others
         if ok and taken then orphans[#orphans + 1] = id end
     end
-    bring_back_lost()
 end
 
-return {#due, orphans, ARGV[4] == '1' and redis.call('SMEMBERS', keys.aborts) or {}}
+local asked = ARGV[4] == '1' and redis.call('SMEMBERS', keys.aborts) or {}
+return {#due, orphans, asked, sweeps and math.max(0, lost_of(keys)) or 0}

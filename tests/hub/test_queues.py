@@ -10,7 +10,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
+from agent.hub import queues
 from agent.lanes import LANES, queue_name
 from agent.phoenix import keys
 from agent.phoenix.boot import take_over_queue
@@ -56,6 +58,17 @@ async def test_metrics_say_what_waits(client: httpx.AsyncClient, redis: Redis) -
     assert samples["phaze_quarantined_jobs", frozenset({"unknown"})] == 2, "of no task"
     assert samples["phaze_quarantined_jobs", frozenset({"elsewhere"})] == 1, "of a task that only its worker has"
     assert not [name for name, *_ in samples if not name.startswith("phaze_")]
+
+
+async def test_metrics_that_cannot_be_told_say_so_and_the_log_says_why(
+    client: httpx.AsyncClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_complain", lambda: True)
+    await redis.set(keys.CIRCUITS, "somebody else's")
+    with capture_logs() as lines:
+        assert "phaze_queue_server_up 0.0" in (await client.get("/metrics")).text
+    (line,) = [line for line in lines if line["event"] == "metrics.queues_not_counted"]
+    assert "rename or delete it" in line["remedy"]
 
 
 @pytest.mark.skipif(

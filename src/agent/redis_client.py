@@ -93,6 +93,7 @@ class Line:
         self._make: Callable[[], AbstractConnection] = redis.connection_pool.make_connection
         self.timeout = timeout
         self._connection: AbstractConnection | None = None
+        self._writer: asyncio.StreamWriter | None = None
 
     async def execute_command(self, *args: Any) -> Any:
         """The reply. Raises RedisError or OSError; after anything but the server's own word it is not known whether the
@@ -103,6 +104,9 @@ class Line:
         connection = self._connection
         try:
             async with asyncio.timeout(self.timeout):
+                if self._writer is None:
+                    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py's own lack
+                    self._writer = connection._writer  # redis-py forgets it before it is closed
                 await connection.send_packed_command(hiredis.pack_command(args), check_health=False)
                 return await connection.read_response()
         except ReadOnlyError:  # it is a replica now; its name may lead to the new primary
@@ -120,5 +124,8 @@ class Line:
     async def close(self) -> None:
         """Let go of the connection."""
         connection, self._connection = self._connection, None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.transport.abort()  # else what was given up is sent all the same, and slows what follows it
         if connection is not None:
             await connection.disconnect(nowait=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from pathlib import Path
 
 CHUNK = 65_536
@@ -26,7 +27,7 @@ class Line:
 
 class Proxy:
     """`start()` gives the URL. `delay` holds every chunk back for up to so many seconds; `rate` is how many bytes a
-    second a line carries each way, 0 for what it can."""
+    second all lines together carry each way, 0 for what they can."""
 
     def __init__(self, target: Path | int) -> None:
         self.target = target
@@ -34,6 +35,8 @@ class Proxy:
         self._lines: set[Line] = set()
         self._carriers: set[asyncio.Task[None]] = set()
         self._chance = random.Random(7)
+        self._free = {True: 0.0, False: 0.0}
+        """When the way to the server, and the way back, is free again."""
         self.delay = self.rate = 0.0
         self.answered = 0
         """Bytes that came from behind."""
@@ -88,17 +91,23 @@ class Proxy:
             carrier.add_done_callback(self._carriers.discard)
 
     async def _carry(self, line: Line, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        back = sink is line.ends[0]
         try:
             with contextlib.suppress(OSError):
                 while data := await source.read(CHUNK):
                     if self.delay:
                         await asyncio.sleep(self._chance.uniform(0.0, self.delay))
                     if self.rate:
-                        await asyncio.sleep(len(data) / self.rate)
+                        await self._pass(len(data), back)
                     if not line.silent:
-                        self.answered += len(data) if sink is line.ends[0] else 0
+                        self.answered += len(data) if back else 0
                         sink.write(data)
                         await sink.drain()
         finally:
             self._lines.discard(line)
             line.cut()
+
+    async def _pass(self, size: int, back: bool) -> None:
+        now = time.monotonic()
+        self._free[back] = max(self._free[back], now) + size / self.rate
+        await asyncio.sleep(self._free[back] - now)

@@ -10,7 +10,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
+from structlog.testing import capture_logs
 
+from agent.hub import queues
 from agent.lanes import LANES, queue_name
 from agent.phoenix import keys
 from agent.phoenix.boot import take_over_queue
@@ -85,6 +87,17 @@ async def test_metrics_say_what_waits_on_each_stage_s_stream(client: httpx.Async
     assert 0 <= oldest["router"] < 60
     assert oldest["parser"] == 0
     assert oldest["push_file"] > 1e9, "its id says when it was written"
+
+
+async def test_metrics_that_cannot_be_told_say_so_and_the_log_says_why(
+    client: httpx.AsyncClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_complain", lambda: True)
+    await redis.set(keys.CIRCUITS, "somebody else's")
+    with capture_logs() as lines:
+        assert "phaze_queue_server_up 0.0" in (await client.get("/metrics")).text
+    (line,) = [line for line in lines if line["event"] == "metrics.queues_not_counted"]
+    assert "rename or delete it" in line["remedy"]
 
 
 @pytest.mark.skipif(

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -28,9 +29,14 @@ from agent.phoenix.letters import places
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.scripts import Scripts
 from agent.queue_activity import QueueActivity, get_queue_activity
+from agent.redis_trouble import trouble
+from agent.throttle import OncePer
 
 COLLECT = 10.0
 """Seconds for all that one scrape asks of the server."""
+
+log = structlog.get_logger()
+_complain = OncePer(60.0)
 
 STATES = ("queued", "active", "scheduled", "parked")
 CIRCUIT_STATES = ("closed", "half_open", "open")
@@ -51,7 +57,10 @@ async def metrics(request: Request) -> Response:
     try:
         async with asyncio.timeout(COLLECT):
             found = await _look(redis, agents)
-    except (RedisError, OSError, TimeoutError):
+    except (RedisError, OSError, TimeoutError) as error:
+        if _complain():
+            said = trouble(error)
+            log.warning("metrics.queues_not_counted", error=said.said, remedy=said.remedy)
         found = Found([], [], {}, {}, {}, up=False)
     found = replace(found, agents=await overview.agents(request.app.state.services))
     registry = CollectorRegistry()

@@ -45,11 +45,16 @@ class Turns:
 
     def answer(self) -> None:
         """A turn that the server answered."""
-        self.ended = self.answered = time.monotonic()
+        self.answered = time.monotonic()
+        self.end()
 
     def end(self) -> None:
         """A turn that failed, or none because there was nothing to ask."""
-        self.ended = time.monotonic()
+        self.ended = max(self.ended, time.monotonic())
+
+    def may_last(self, seconds: float) -> None:
+        """A turn begins that is given so long: before that it is not missed."""
+        self.ended = max(self.ended, time.monotonic() + seconds)
 
 
 class Pulse:

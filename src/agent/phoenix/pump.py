@@ -50,6 +50,9 @@ STEP_TIMEOUT = 5.0
 and the step halved, so that large results get through a thin line."""
 
 LONGEST_STEP = 30.0
+SLOWEST_LINE = 2**16
+"""Bytes a second: what is too much for LONGEST_STEP at that rate, one large result, is given as long as it takes."""
+
 STEP_BYTES = 4 * 2**20
 """Of endings in one step; a larger one travels alone."""
 
@@ -169,6 +172,8 @@ class Pump:
             self._nothing_asked.clear()
         self._dry = True  # the other line asks once this one has found enough
         line.timeout = self._patience
+        if self._patience > LONGEST_STEP:
+            self.turns.may_last(self._patience)
         try:
             if self._unsure:
                 await self._give_back_unheard(line)
@@ -213,7 +218,8 @@ class Pump:
         metrics.STEP_FAILURES.inc()
         if isinstance(error, NoReply):
             self._batch = max(1, min(self._batch, max(wanted, len(ended))) // 2)
-            self._patience = min(2 * self._patience, LONGEST_STEP)
+            size = sum(ending.size() for ending in ended)
+            self._patience = min(2 * self._patience, max(LONGEST_STEP, size / SLOWEST_LINE))
         if not isinstance(error, RedisError | OSError):  # a fault of ours must not end the pump
             log.exception("worker.step_failed", failures=self._failures)
         elif self._complain():

@@ -18,7 +18,7 @@ import pytest
 from redis.asyncio import Redis
 from saq.job import Job, Status
 
-from agent.phoenix import breaker, keys
+from agent.phoenix import breaker, keys, pump
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.relay import Relay
@@ -133,6 +133,30 @@ async def test_what_was_taken_from_a_server_that_is_full_by_now_is_reported_and_
         await relay.close()
     assert [(job.status, job.attempts) for job in jobs if job] == [(Status.COMPLETE, 1)] * len(functions)
     assert len(plane.entries) == len(functions) + 1, "the results, and the part"
+
+
+async def test_a_result_that_takes_longer_on_its_way_than_any_usual_step_is_recorded_and_ran_once(
+    server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is larger than what sockets hold, and sent whole by each attempt."""
+    monkeypatch.setattr(pump, "STEP_TIMEOUT", 0.2)
+    monkeypatch.setattr(pump, "LONGEST_STEP", 0.4)
+    ran = []
+
+    async def large(context: Any) -> str:
+        ran.append(context["job"].key)
+        thin.rate = 16e6
+        return "x" * 8_000_000
+
+    thin = Proxy(server.socket)
+    async with connect(await thin.start()) as client:
+        queue = LaneQueue(client, name=NAME)
+        await queue.enqueue("large", key="large:1", timeout=0)
+        async with running(LaneWorker(queue, [("large", large)], concurrency=1)), connect(server.url) as near:
+            job = await over(LaneQueue(near, name=NAME), "large:1", 30)
+    assert job is not None
+    assert (job.status, ran) == (Status.COMPLETE, ["large:1"])
+    await thin.stop()
 
 
 async def test_a_job_whose_circuit_cannot_be_asked_goes_back_without_an_attempt(

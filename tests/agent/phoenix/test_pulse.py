@@ -177,6 +177,18 @@ def test_a_process_that_stood_still_is_given_time(tmp_path: Path) -> None:
     assert claims.ended <= now
 
 
+def test_a_turn_that_was_given_longer_is_waited_for_whatever_ends_meanwhile(tmp_path: Path) -> None:
+    claims, upkeep = Turns(), Turns()
+    watched = Pulse(claims, upkeep, lambda: True, tmp_path / "healthy", stuck=5.0)
+    claims.may_last(20.0)
+    claims.answer()  # another line's turn, a short one
+    for later in range(24):
+        now = time.monotonic() + later
+        upkeep.answered = upkeep.ended = now
+        watched.look(now)  # would have ended this process
+    assert claims.ended > time.monotonic() + 10.0
+
+
 def test_before_the_first_answer_nothing_is_healthy(tmp_path: Path) -> None:
     said = health(tmp_path / "healthy")
     assert said.returncode == 1

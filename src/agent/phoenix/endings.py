@@ -123,14 +123,15 @@ class Endings:
             result.outcome,
             number=ttl_ms(job.ttl),
             marker=document if result.remember else "",
-            marker_ms=_marker_ms(job.key, job.ttl),
+            marker_ms=_marker_ms(job.key, job.ttl) if result.remember else 0,
             entry=("=" if result.remember else document) if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "",
             stage=self._stage(run, result.outcome, result.onward, result.reason or ""),
         )
 
     def answered(self, run: Run, marker: dict[str, Any], stored: str) -> Ending:
-        """The version is done: its stored result again, and the marker lives on for another while."""
+        """The version is done: its stored result again, and its marker lives on for another while, unless somebody has
+        had it forgotten meanwhile."""
         job = run.job
         assert job is not None
         age = time.time() - float(marker.get("timestamp", 0))
@@ -138,7 +139,7 @@ class Endings:
         text = self._finished_text(run, Status.COMPLETE, self._value(run, marker.get("result")), None)
         return Ending(
             "settle", run, text, "complete", "answered", number=ttl_ms(job.ttl),
-            marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
+            marker_ms=int(left * 1000), entry=stored if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "", stage=self._stage(run, "answered"),
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import Any
 
@@ -79,6 +80,9 @@ def main(args: list[str] | None = None) -> Any:
     """
     from agent.errors import UserError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # one name of a file that is no text hides no other lines
     try:
         return phaze.main(args=args, prog_name="phaze")
     except UserError as error:

@@ -34,7 +34,7 @@ class Producer:
         """The queue of the lane that runs `task` on that agent."""
         name = queue_name(agent_id, lane_for_task(task))
         if name not in self._queues:
-            self._queues[name] = LaneQueue(self._redis, name=name)
+            self._queues[name] = LaneQueue(self._redis, name=name, outbox=True)
         return self._queues[name]
 
     async def enqueue(self, agent_id: str, task: str, record_id: str, payload: Payload) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import time
 
 import pytest
+from redis import Redis
 
 from agent.cli import COMMANDS
 from agent.errors import ConfigError
+from agent.phoenix.keys import dead_letters_key
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -68,3 +72,17 @@ def test_settings_shows_values_without_secrets(monkeypatch: pytest.MonkeyPatch) 
     assert "did you mean PHAZE_LANE_IO_CONCURRENCY?" in said.stderr
     assert "s3cret" not in said.stdout + said.stderr
     assert "passw0rd" not in said.stdout + said.stderr
+
+
+def test_a_name_that_is_no_text_hides_no_other_line_where_the_terminal_takes_only_text(valkey_url: str) -> None:
+    """A missing file whose name is not UTF-8 has a lone surrogate in its dead letter's error."""
+    with Redis.from_url(valkey_url) as server:
+        for number, said in enumerate(["caf\udce9.mp3 is gone", "other.mp3 is gone"]):
+            letter = {"id": f"saq:job:q:scan_directory:{number}", "error": said, "attempts": 1, "last": 0.0}
+            server.rpush(dead_letters_key("scan_directory"), json.dumps(letter))
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict", "PHAZE_REDIS_URL": valkey_url}
+    command = [sys.executable, "-m", "agent.cli", "dlq", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert listed.returncode == 0, listed.stderr
+    assert "caf\\udce9.mp3 is gone" in listed.stdout
+    assert "other.mp3 is gone" in listed.stdout

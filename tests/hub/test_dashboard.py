@@ -21,6 +21,7 @@ from agent.hub.shown_jobs import LONGEST, number, text
 from agent.lanes import LANES, queue_name
 from agent.phoenix import keys
 from agent.phoenix.endings import Endings, Result
+from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from tests.hub.conftest import serving
@@ -245,6 +246,10 @@ async def test_abort_works_in_every_state(person: httpx.AsyncClient, redis: Redi
         assert (await person.get(address(f"push_file:{i}"))).status_code == 200
         said[i] = (await person.post(f"{address(f'push_file:{i}')}/abort")).json()["done"]
     assert said == {1: "Its worker is told to end it.", **dict.fromkeys((2, 3, 4), "It is aborted.")}
+    told = [json.loads(fields[b"entry"]) for _, fields in await redis.xrange(outbox_key(IO))]
+    assert [(one["record_id"], one["reason"]) for one in told] == [
+        (record, "aborted: aborted from the dashboard") for record in ("2", "3", "4")
+    ], "the hub asks no more for what somebody aborted"
     _, _, asked = await queue.upkeep(orphans=False, aborts=True)
     assert asked == [queue.job_id("push_file:1")]
     assert await queue.count("incomplete") == 1, "what runs is its worker's to end"

@@ -15,8 +15,10 @@ from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
 from agent.hub.reconciler import Reconciler
 from agent.lanes import lane_for_task, queue_name
+from agent.phoenix.endings import Endings
 from agent.phoenix.keys import incomplete_key, queued_key
-from agent.phoenix.outbox import ENTRY_FIELD, outbox_key
+from agent.phoenix.outbox import ENTRY_FIELD, Entry, outbox_key
+from agent.phoenix.queue import LaneQueue
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.valkey import Valkey
@@ -101,6 +103,40 @@ async def test_a_result_on_its_way_is_not_a_lost_job(
     for _ in range(3):
         await reconciler.reconcile()
     assert f"{ANALYSIS}:1" not in await jobs(redis)
+
+
+@pytest.mark.parametrize("place", ["queued", "scheduled", "running"])
+async def test_a_job_that_somebody_aborted_is_not_queued_again(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis, place: str
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a")])
+    await reconciler.reconcile()
+    queue, key = LaneQueue(redis, name=QUEUE, outbox=True), f"{ANALYSIS}:1"
+    job = await queue.job(key)
+    assert job is not None
+    if place == "scheduled":
+        await redis.zadd(incomplete_key(QUEUE), {job.id: 4e9})
+    if place == "running":
+        (run,) = (await queue.step("w", "", 1)).runs
+        run.job, run.attempts = queue.readable(run.text), 1
+        await job.abort("not wanted")
+        await queue.step("w", "", 0, [Endings(queue, "w", outbox=True).aborted(run, "not wanted")])
+    else:
+        await job.abort("not wanted")
+        await job.abort("twice is once")
+    for _ in range(3):
+        await reconciler.reconcile()
+    ((_, fields),) = await redis.xrange(outbox_key(QUEUE))
+    assert catalogue.record(AGENT, [Entry.model_validate_json(fields[ENTRY_FIELD])]) == [None]
+    await redis.delete(outbox_key(QUEUE))
+    for _ in range(3):
+        await reconciler.reconcile()
+    waiting = await queue.jobs([key])
+    assert [found.status.value for found in waiting if found] == ["aborted"]
+    (track,) = catalogue.tracks()
+    assert [(problem["service"], problem["reason"]) for problem in track.problems] == [
+        (ANALYSIS, "aborted: not wanted")
+    ]
 
 
 async def test_the_rest_of_a_large_debt_waits_in_the_catalogue(

@@ -121,7 +121,8 @@ class Dashboard:
         plain = place.lane is None and await reply(self.redis.type(keys.active_key(name))) == b"list"
         kind = RedisQueue if plain else LaneQueue
         if type(found := self._handles.get(name)) is not kind:
-            found = self._handles[name] = kind(self.redis, name=name)
+            found = RedisQueue(self.redis, name=name) if plain else LaneQueue(self.redis, name=name, outbox=True)
+            self._handles[name] = found
         return found
 
     async def job(self, name: str, key: str) -> Job:

@@ -130,14 +130,15 @@ class Endings:
             result.outcome,
             number=ttl_ms(job.ttl),
             marker=document if result.remember else "",
-            marker_ms=_marker_ms(job.key, job.ttl),
+            marker_ms=_marker_ms(job.key, job.ttl) if result.remember else 0,
             entry=("=" if result.remember else document) if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "",
             stage=self._stage(run, result.outcome, result.onward, result.reason or ""),
         )
 
     def answered(self, run: Run, marker: dict[str, Any], stored: str) -> Ending:
-        """The version is done: its stored result again, and the marker lives on for another while."""
+        """The version is done: its stored result again, and its marker lives on for another while, unless somebody has
+        had it forgotten meanwhile."""
         job = run.job
         assert job is not None
         age = time.time() - float(marker.get("timestamp", 0))
@@ -145,7 +146,7 @@ class Endings:
         text = self._finished_text(run, Status.COMPLETE, self._value(run, marker.get("result")), None)
         return Ending(
             "settle", run, text, "complete", "answered", number=ttl_ms(job.ttl),
-            marker=stored, marker_ms=int(left * 1000), entry="=" if self._outbox else "",
+            marker_ms=int(left * 1000), entry=stored if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "", stage=self._stage(run, "answered"),
         )  # fmt: skip
 
@@ -173,12 +174,18 @@ class Endings:
         return Ending("park", run, run.text, "queued", "parked", where=circuit)
 
     def aborted(self, run: Run, reason: str) -> Ending:
-        """Somebody wanted it to end."""
+        """Somebody wanted it to end. The control plane is told, so that it does not ask for it again."""
         job = run.job
         assert job is not None
         text = self._finished_text(run, Status.ABORTED, "null", reason)
-        stage = self._stage(run, "aborted", said=reason)
-        return Ending("settle", run, text, "aborted", "aborted", number=ttl_ms(job.ttl), deaths="-", stage=stage)
+        return Ending(
+            "settle", run, text, "aborted", "aborted", number=ttl_ms(job.ttl), deaths="-",
+            entry=self.entry_of_abort(run, reason), stage=self._stage(run, "aborted", said=reason),
+        )  # fmt: skip
+
+    def entry_of_abort(self, run: Run, reason: str) -> str:
+        """What the control plane is told of an aborted job; '' for nothing."""
+        return self._rejection(run, f"aborted: {redact_text(reason)}", time.time())
 
     def buried(self, run: Run, error: BaseException) -> Ending:
         """A dead letter: its record is not there. The control plane is told, so that it asks no more."""
@@ -229,16 +236,20 @@ class Endings:
         }
         if run.job is not None and came_from_stream(run):
             letter |= {name: run.job.meta[name] for name in META} | {"fields": fields_of_job(run.job)}
-        entry = ""
-        if self._outbox and run.service and is_name(run.service) and is_name(run.record):
-            result = Result({"outcome": "rejected", "reason": reason}, "rejected", reason, _version_named(run))
-            entry = self._document(run, result, json.dumps(result.value), finished)
+        entry = self._rejection(run, reason, finished)
         text = self._finished_text(run, Status.FAILED, "null", said)
         ttl = run.job.ttl if run.job else DEFAULT_TTL
         return Ending(
             "settle", run, text, "failed", outcome, number=ttl_ms(ttl), entry=entry,
             letter=json.dumps(letter), where=where, deaths="-", stage=self._stage(run, outcome, said=said),
         )  # fmt: skip
+
+    def _rejection(self, run: Run, reason: str, finished: float) -> str:
+        """An entry for the outbox by which the control plane learns that it need not ask again."""
+        if not (self._outbox and run.service and is_name(run.service) and is_name(run.record)):
+            return ""
+        result = Result({"outcome": "rejected", "reason": reason}, "rejected", reason, _version_named(run))
+        return self._document(run, result, json.dumps(result.value), finished)
 
     def _stage(self, run: Run, outcome: str, onward: Onward | None = None, said: str = "") -> tuple[str, ...]:
         """For settle.lua: the next stage's entry, the pages, and that the entries of the run's stream are over."""

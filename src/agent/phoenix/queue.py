@@ -24,7 +24,7 @@ from saq.utils import now
 from agent.cancelling import end
 from agent.phoenix import keys
 from agent.phoenix.clock import lease_clock
-from agent.phoenix.endings import DEFAULT_TTL, ttl_ms
+from agent.phoenix.endings import DEFAULT_TTL, Endings, ttl_ms
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.runs import Ending, Run, raw
 from agent.phoenix.scripts import Scripts
@@ -68,10 +68,16 @@ class Step(NamedTuple):
 
 
 class LaneQueue(RedisQueue):
-    """`LaneQueue(redis, name=...)` wherever SAQ wants a RedisQueue; its worker is LaneWorker."""
+    """`LaneQueue(redis, name=...)` wherever SAQ wants a RedisQueue; its worker is LaneWorker.
 
-    def __init__(self, redis: Redis, name: str = "default", *, lease: float = LEASE, **options: Any) -> None:
+    `outbox`: whether a control plane wants its jobs, which is told then of what is aborted before it runs.
+    """
+
+    def __init__(
+        self, redis: Redis, name: str = "default", *, lease: float = LEASE, outbox: bool = False, **options: Any
+    ) -> None:
         super().__init__(redis, name=name, **options)
+        self._outbox = outbox
         self.lease = lease
         self.scripts = Scripts(redis)
         self.prefix = keys.job_prefix(name)
@@ -288,10 +294,20 @@ class LaneQueue(RedisQueue):
         asked = self._restated(job, Status.ABORTING)
         over = self._restated(job, Status.ABORTED)
         visible = max(1000, ttl_ms(job.ttl or DEFAULT_TTL))  # what somebody ended by hand is seen, and not for ever
-        answer = await self.scripts("abort", self.keys, [self.prefix, job.id, over, visible, asked])
+        entry = await self._entry_of_abort(job, error) if self._outbox else ""
+        answer = await self.scripts("abort", self.keys, [self.prefix, job.id, over, visible, asked, entry])
         if answer == b"aborted":
             self.aborted += 1
         job.status = {b"aborted": Status.ABORTED, b"asked": Status.ABORTING}.get(answer, job.status)
+
+    async def _entry_of_abort(self, job: Job, error: str) -> str:
+        """As a run that ended now would leave it: fencing tokens are the server's microseconds."""
+        seconds, micros = await self.redis.time()
+        token = str(seconds * 1_000_000 + micros).encode()
+        named = [raw(job.id), b"", raw(job.function), raw(_record_id(job.key)), token, None, None]
+        run = Run(named, claimed_before=0.0, lease=0.0)
+        run.job = job
+        return Endings(self, "", outbox=True).entry_of_abort(run, error)
 
     def _restated(self, job: Job, status: Status) -> bytes | str:
         copy = self.copy(job)

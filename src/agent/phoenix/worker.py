@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -340,8 +341,9 @@ class LaneWorker(Worker[Any]):
         self.pool.shutdown(False, cancel_futures=True)
         if self.shutdown:
             callbacks = [self.shutdown] if callable(self.shutdown) else self.shutdown
-            for callback in callbacks:
-                await callback(self.context)
+            for callback in callbacks:  # plain ones as well, as SAQ takes them
+                if isawaitable(said := callback(self.context)):
+                    await said
 
     async def _until_none_runs(self, within: float) -> None:
         tasks = [run.task for run in self.runs.values() if run.task is not None]

@@ -328,6 +328,25 @@ async def test_a_hundred_other_jobs_of_a_lane_hardly_feel_a_thousand_that_are_he
     assert held <= 2 * idle, figures
 
 
+async def test_what_a_worker_calls_at_its_end_may_be_a_plain_function_or_a_coroutine(queue: LaneQueue) -> None:
+    called: list[str] = []
+
+    def plain(_context: Any) -> None:
+        called.append("plain")
+
+    async def coroutine(_context: Any) -> None:
+        called.append("coroutine")
+
+    async def work(_context: Any) -> None: ...
+
+    for given in (plain, coroutine, [plain, coroutine]):
+        worker = lanes.worker(queue, [("work", work)], shutdown=given)
+        async with running(worker):
+            await asyncio.sleep(0.1)
+        assert worker._stopped
+    assert called == ["plain", "coroutine"] * 2
+
+
 @pytest.mark.usefixtures("working")
 @pytest.mark.parametrize("form", ["plain", "coroutine"])
 async def test_who_begins_to_listen_when_the_job_is_over_is_told_all_the_same(queue: LaneQueue, form: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from redis.exceptions import ResponseError
 from saq.job import Status
 
 from agent.phoenix import keys, worker
-from agent.phoenix.endings import Endings, Quarantined, Result
+from agent.phoenix.endings import MARKER_IDLE, Endings, Quarantined, Result
 from agent.phoenix.outbox import outbox_key
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.runs import Ending, Run
@@ -22,9 +23,11 @@ from tests.agent.phoenix.engines import NAME, Lanes, over, running, until
 
 lanes = Lanes()
 
+MARKER = json.dumps({"timestamp": time.time(), "version": "v", "token": "1", "outcome": "done", "result": "well"})
 ENDINGS: dict[str, Callable[[Endings, Run], Ending]] = {
     "done": lambda endings, run: endings.done(run, Result("well")),
     "skipped": lambda endings, run: endings.done(run, Result(None, "skipped", remember=False)),
+    "answered": lambda endings, run: endings.answered(run, json.loads(MARKER), MARKER),
     "dead letter": lambda endings, run: endings.buried(run, RecordNotFoundError("gone")),
     "quarantined": lambda endings, run: endings.quarantined(run, Quarantined("bad")),
     "aborted": lambda endings, run: endings.aborted(run, "enough"),
@@ -73,6 +76,33 @@ async def test_an_ending_that_is_sent_again_is_settled_and_changes_nothing(
     assert await redis.hget(keys.counters_key(NAME), "stale") is None
     remembered = await redis.pttl(keys.ended_key(run.token))
     assert (remembered > 0) == (end not in MARKED), "a marker is memory enough"
+
+
+async def test_an_answer_from_a_marker_lets_it_live_on_and_tells_the_control_plane_again(
+    queue: LaneQueue, redis: Redis
+) -> None:
+    (run,) = await claimed(queue)
+    marker = keys.marker_key("work", "0")
+    await redis.set(marker, MARKER, px=1_000)
+    assert await ended(queue, ENDINGS["answered"](Endings(queue, "me", outbox=True), run)) == ["settled"]
+    assert await redis.get(marker) == MARKER.encode()
+    assert 1_000 < await redis.pttl(marker) <= MARKER_IDLE * 1000
+    ((_, fields),) = await redis.xrange(outbox_key(NAME))
+    assert fields == {b"entry": MARKER.encode()}
+
+
+@pytest.mark.parametrize("since", ["forgotten", "a newer version"])
+async def test_an_answer_from_a_marker_brings_back_nothing_that_was_changed_meanwhile(
+    queue: LaneQueue, redis: Redis, since: str
+) -> None:
+    (run,) = await claimed(queue)
+    marker = keys.marker_key("work", "0")
+    if since != "forgotten":
+        await redis.set(marker, "newer", px=2 * MARKER_IDLE * 1000)
+    ending = ENDINGS["answered"](Endings(queue, "me", outbox=True), run)
+    assert await ended(queue, ending, ending) == ["settled", "settled"]
+    assert await redis.get(marker) == (None if since == "forgotten" else b"newer")
+    assert since == "forgotten" or await redis.pttl(marker) > MARKER_IDLE * 1000
 
 
 @each_ending

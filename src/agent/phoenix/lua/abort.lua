@@ -1,6 +1,7 @@
 -- abort.lua: end a job that somebody wants to be over, wherever it is.
 -- KEYS  of the queue
--- ARGV  job id prefix, id, the aborted job's text, its ttl (ms), the job's text while it is being aborted
+-- ARGV  job id prefix, id, the aborted job's text, its ttl (ms), the job's text while it is being aborted, what the
+--       control plane is told of one that was not running, or ''
 -- -> 'aborted' (it was not running) | 'asked' (its worker will end it) | 'over' (there was nothing to end)
 -- Invariant: a lock whose lease lives is another queue's, where the same record runs; it stays.
 
@@ -17,6 +18,6 @@ if till and tonumber(till) > now then
 end
 local job = till and read(id)
 local service = job and service_of(job)
-end_aborted(keys, id, ARGV[3], ARGV[4])
+end_aborted(keys, id, ARGV[3], ARGV[4], ARGV[6])
 if service then free_if_over(lock_key(service, record_of(id, ARGV[1])), now) end
 return 'aborted'

@@ -5,7 +5,8 @@
 --        job      the stored job from now on
 --        status   what listeners are told
 --        number   settle: how long the job stays visible (ms; 0 for ever, -1 not at all); retry: wait (s)
---        marker, marker_ms   what is known of the record from now on, and for how long; '' leaves the marker alone
+--        marker, marker_ms   what is known of the record from now on, and for how long; '' leaves the marker as it is,
+--                 and lets it live that long from now, should there be one (0 does not)
 --        entry    for the outbox: '', or '=' for the same text as the marker
 --        letter, list        a dead letter or a case for quarantine and where it goes, or ''; park: list is the circuit
 --        deaths   what is known of its deaths: '' as before, '-' forget them, else `takeovers:own`
@@ -31,7 +32,7 @@ local function check(keys, run, unwanted)
         demand_number('its time to live', run.number, -1)
         if run.entry ~= '' then demand(keys.outbox, 'stream') end
         if run.letter ~= '' then demand(run.list, 'list') end
-        if run.marker ~= '' then demand_number("its marker's time to live", run.marker_ms, 1) end
+        demand_number("its marker's time to live", run.marker_ms, run.marker ~= '' and 1 or 0)
     elseif not unwanted then
         demand_number('its wait', run.number, 0)
         demand(keys.incomplete, 'zset')
@@ -67,6 +68,8 @@ local function conclude(keys, run)
     if run.marker ~= '' then
         redis.call('SET', marker_key(run.service, run.record), run.marker, 'PX',
             decimal(math.ceil(run.marker_ms)))
+    elseif run.marker_ms > 0 then
+        redis.call('PEXPIRE', marker_key(run.service, run.record), decimal(math.ceil(run.marker_ms)), 'GT')
     end
     if entry ~= '' then redis.call('XADD', keys.outbox, '*', 'entry', entry) end
     if run.letter ~= '' then redis.call('RPUSH', run.list, run.letter) end

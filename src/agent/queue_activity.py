@@ -12,13 +12,16 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from agent.lanes import DOCUMENT_LANES, LANES, queue_name
+from agent.lanes import DOCUMENT_LANES, LANES, queue_name, tasks_of
 from agent.phoenix import keys
 from agent.redaction import redact_text
 from agent.redis_client import reply
 
 QUEUE_TIMEOUT = 5.0
 """Seconds for one queue's counts; a queue that fails spoils only its own row."""
+
+BASE_QUEUE = "all"
+"""How the base queue's all-mode worker is called where a lane would be named."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class QueueActivity:
     workers: int = 0
     """Workers that said in the last seconds that they consume it."""
     paused: bool = False
+    """Whether it takes no jobs, or not those of each of its tasks."""
+    pauses: tuple[str, ...] = ()
+    """What of it is paused: the lane itself (`all` for a base queue), then tasks of it; each goes on by its name."""
     error: str | None = None
     """Why its counts could not be told; they are 0 then."""
 
@@ -48,10 +54,20 @@ class QueueActivity:
 
     @property
     def is_used(self) -> bool:
-        """Whether there is anything about it: a base queue, or a lane for documents, is shown only then."""
-        return bool(self.unsettled or self.workers or self.error) or not (
-            self.lane is None or self.lane in DOCUMENT_LANES
-        )
+        """Whether there is anything about it: a base queue, or a lane for documents, is shown only then.
+
+        A task's pause alone is nothing about a base queue, which would be shown for every one.
+        """
+        if self.unsettled or self.workers or self.error or BASE_QUEUE in self.pauses:
+            return True
+        return self.lane is not None and (self.lane not in DOCUMENT_LANES or self.paused)
+
+    @property
+    def remark(self) -> str:
+        """What is notable about it: `paused` (all of it), `paused: process_file`, `no worker`; mostly nothing."""
+        if self.paused:
+            return "paused" if self.pauses == (self.lane or BASE_QUEUE,) else f"paused: {', '.join(self.pauses)}"
+        return "no worker" if self.unsettled and not self.workers else ""
 
 
 async def get_queue_activity(redis: Redis, agents: Iterable[str]) -> list[QueueActivity]:
@@ -81,7 +97,8 @@ async def _row(redis: Redis, agent_id: str, lane: str | None, paused: frozenset[
             counts = await _counts(redis, name)
     except (RedisError, OSError, TimeoutError) as error:
         return QueueActivity(name, agent_id, lane, error=redact_text(str(error) or "no answer in time"))
-    return QueueActivity(name, agent_id, lane, paused=(lane or "all") in paused, **counts)
+    pauses = tuple(each for each in dict.fromkeys((lane or BASE_QUEUE, *tasks_of(lane))) if each in paused)
+    return QueueActivity(name, agent_id, lane, paused=bool(pauses), pauses=pauses, **counts)
 
 
 async def _counts(redis: Redis, name: str) -> dict[str, Any]:

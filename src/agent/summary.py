@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Summary:
     retrying: list[dict[str, Any]]
     scans: list[ScanResult]
     elapsed: float
+    held: Mapping[str, str] = field(default_factory=dict)
+    """What holds jobs back: its name -> one line with the remedy."""
 
     @classmethod
     def of(cls, settings: Settings, roots: Sequence[Path], *, since: float, status: Mapping[str, Any]) -> Summary:
@@ -51,7 +53,8 @@ class Summary:
         shown = [display_path(encode_path(root)) for root in roots]
         if shown:
             found = [track for track in found if any(_is_under(track.path, root) for root in shown)]
-        return cls(found, work, list(status.get("retrying", [])), scans, time.time() - since)
+        retrying, held = list(status.get("retrying", [])), dict(status.get("held", {}))
+        return cls(found, work, retrying, scans, time.time() - since, held)
 
     @property
     def rejected(self) -> list[Track]:
@@ -85,7 +88,7 @@ class Summary:
     @property
     def left_over(self) -> bool:
         """Whether some file was rejected, unread or is unfinished."""
-        return bool(self.rejected or self.unfinished or self.retrying or self.scan_problems)
+        return bool(self.rejected or self.unfinished or self.retrying or self.scan_problems or self.held)
 
     @property
     def audio_seconds(self) -> float:
@@ -105,6 +108,7 @@ class Summary:
             "rejected": len(self.rejected),
             "unfinished": len(self.unfinished),
             "retrying": self.retrying,
+            "held": self.held,
             "scan_problems": [{"path": path, "reason": reason} for path, reason in self.scan_problems],
             "audio_seconds": round(self.audio_seconds, 1),
             "elapsed": round(self.elapsed, 1),
@@ -153,7 +157,7 @@ class Summary:
                 lines += [f"  {path}: {why}" for path, why in rows[:20]]
                 if len(rows) > 20:
                     lines.append(f"  ... and {len(rows) - 20:,} more")
-        return lines
+        return lines + [f"jobs wait: {said}" for said in self.held.values()]
 
     def _speed(self) -> str:
         analysed = [row for row in self.work if row.service == "process_file"]

@@ -44,7 +44,7 @@ ALL_WELL, INTERRUPTED, LEFT_OVER = 0, 130, 3
 
 @click.command()
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED)
-@click.option("--once", is_flag=True, help="End when every job is settled or past its third retry.")
+@click.option("--once", is_flag=True, help="End when every job is settled, past its third retry, or held.")
 @click.option("--reread", is_flag=True, help="Read every file again, also those that have not changed since.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON event a line, for machines.")
 @click.option("--samples", is_flag=True, help="Use a small sample set that is synthesised on the spot.")
@@ -54,7 +54,8 @@ def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples:
 
     Starts a queue server (unless PHAZE_REDIS_URL names one), the hub with its page, and a worker per lane; without
     --once it goes on and watches the folders. Ctrl-C ends all of it; what is done stays done, and the next start goes
-    on. Exit code 3: some files were rejected or are left.
+    on. Exit code 3: some files were rejected or are left. Held is what is paused, or waits for a circuit that stays
+    open.
 
     With --documents it also serves whoever asks for documents by the stream phoenix:router:input.
     """
@@ -217,6 +218,7 @@ class Run:
         """Show progress until stopped, or with `once` until nothing is left to wait for. Returns the last status."""
         status: dict[str, Any] = {}
         told = not set(self._lanes) & set(FILE_LANES)
+        held: set[str] = set()
         answered = time.monotonic()
         complain = OncePer(60.0)
         while not self._stop.is_set():
@@ -230,6 +232,9 @@ class Run:
                 status = response.json()
                 self.view.update(status)
                 answered = time.monotonic()
+                for name in status["held"].keys() - held:
+                    self.view.note(f"jobs wait: {status['held'][name]}")
+                held = set(status["held"])
             except httpx.HTTPStatusError as error:
                 if complain():
                     self.view.note(f"the hub cannot say how far it is: {error.response.text[:300]}")

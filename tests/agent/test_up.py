@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -20,7 +21,9 @@ from typing import Any
 
 import psutil
 import pytest
+from redis.asyncio import Redis
 
+from agent.phoenix import keys
 from pipelines.music.samples import Sample, write_samples
 
 pytestmark = pytest.mark.timeout(400)
@@ -402,6 +405,27 @@ def test_what_failed_before_is_tried_again_at_the_next_start(
     assert "that failed before are tried again" in second.err
     for service in ("fingerprint_file", "process_file"):
         assert len(second.results(service)) == 4
+
+
+async def test_once_ends_where_only_what_is_paused_is_left_and_says_how_it_goes_on(
+    start: Callable[..., Up], few: Path, redis: Redis, valkey_url: str
+) -> None:
+    await redis.sadd(keys.PAUSED, "process_file", "fingerprint")
+    up = start(few, "--once", PHAZE_REDIS_URL=valkey_url)
+    assert await asyncio.to_thread(up.end) == 3, up.err
+    for name in ("process_file", "fingerprint"):
+        said = f"jobs wait: {name} is paused; `phaze resume {name}` lets it go on"
+        assert up.err.count(said) == up.out.count(said) == 1
+    assert "unfinished: 4 paths" in up.out
+    assert {row["service"] for row in up.results()} >= {"extract_file_metadata"}
+    await redis.sadd(keys.PAUSED, "scan_directory")
+    again = start(few, "--once", "--json", PHAZE_REDIS_URL=valkey_url)
+    assert await asyncio.to_thread(again.end) == 3, again.err
+    summary = json.loads(again.out.splitlines()[-1])
+    assert summary["held"].keys() == {"process_file", "fingerprint", "scan_directory"}
+    assert [problem["reason"] for problem in summary["scan_problems"]] == [
+        "its scan is not finished; the next start goes on"
+    ]
 
 
 def test_what_is_in_the_data_folder_is_this_users_alone(start: Callable[..., Up], few: Path) -> None:

@@ -11,12 +11,15 @@ from saq.job import Job, Status
 from saq.queue.redis import RedisQueue
 
 from agent.hub import activity as module
+from agent.hub import holds
 from agent.hub.activity import Activity, UnknownAgent
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
 from agent.hub.reconciler import Reconciler
 from agent.lanes import lane_for_task, queue_name
 from agent.phoenix import keys
+from agent.phoenix.breaker import Breakers
+from agent.phoenix.scripts import Scripts
 from agent.producer import Producer
 from agent.redis_client import connect
 from tests.hub.deliveries import AGENT, result, scan, seen
@@ -146,6 +149,70 @@ async def test_a_thousand_late_retries_count_too(
     ):
         await put(redis, 60, **other)
         assert (await status())["settled_or_retrying"] is False, other
+
+
+async def owed_two_analyses(catalogue: Catalogue) -> None:
+    scan(catalogue, "/m", [seen("/m/a"), seen("/m/b")])
+    others = [service for service in FILE_TASKS if service != ANALYSIS]
+    catalogue.record(AGENT, [result(service, i, f"/m/{n}") for service in others for i, n in ((1, "a"), (2, "b"))])
+
+
+async def parked(redis: Redis, record: int, waits_for: str) -> None:
+    """Have a job wait for a circuit, or for the end of a pause, as the engine leaves it."""
+    name = queue_name(AGENT, lane_for_task(ANALYSIS))
+    await put(redis, record, wait=keys.FAR_FUTURE)
+    await redis.rpush(keys.parked_key(waits_for), f"{keys.job_prefix(name)}{ANALYSIS}:{record}")
+    await redis.sadd(keys.parked_index_key(name), waits_for)
+
+
+@pytest.mark.parametrize("name", [ANALYSIS, lane_for_task(ANALYSIS)])
+async def test_what_is_paused_is_not_waited_for_and_said(
+    catalogue: Catalogue, redis: Redis, status: Callable[[], Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await owed_two_analyses(catalogue)
+    await put(redis, 1)
+    await put(redis, 2, attempts=1, wait=5)
+    assert (await status())["held"] == {}
+    await redis.sadd(keys.PAUSED, name, "io", "scan_directory")
+    found = await status()
+    assert (found["idle"], found["settled_or_retrying"]) == (False, True)
+    assert found["held"] == {name: f"{name} is paused; `phaze resume {name}` lets it go on"}
+    await parked(redis, 1, f"paused:{name}")
+    assert (await status())["settled_or_retrying"] is True
+    await put(redis, 2, state=Status.ACTIVE)
+    assert (await status())["settled_or_retrying"] is False, "what runs goes on"
+    await put(redis, 2, wait=60)
+    scan(catalogue, "/n", [seen(f"/n/{i}") for i in range(30)])
+    assert (await status())["settled_or_retrying"] is False, "other tasks have work"
+    monkeypatch.setattr(module, "LOOKED_AT", 20)
+    assert (await status())["settled_or_retrying"] is False, "much of it"
+
+
+async def test_a_circuit_that_stays_open_is_not_waited_for_and_said(
+    catalogue: Catalogue, redis: Redis, status: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await owed_two_analyses(catalogue)
+    await parked(redis, 1, "engine:80")
+    await parked(redis, 2, "engine:80")
+    breakers = Breakers(Scripts(redis), redis)
+    assert (await status())["settled_or_retrying"] is False, "closed: they go on at once"
+    await breakers.force("engine:80", "open", "new disks")
+    found = await status()
+    assert found["settled_or_retrying"] is True
+    assert "engine:80 is held open (new disks); `phaze breaker reset engine:80`" in found["held"]["engine:80"]
+    await put(redis, 2, wait=5)
+    assert (await status())["settled_or_retrying"] is False, "the other waits for the clock"
+    await parked(redis, 2, "engine:80")
+    await breakers.force("engine:80", "none", "")
+    await redis.hset(keys.breaker_key("engine:80"), mapping={"state": "open", "opened": int(time.time() * 1000)})
+    for _ in range(2):
+        assert (await status())["settled_or_retrying"] is False, "it may be over in a minute"
+    monkeypatch.setattr(holds, "STAYS_OPEN", 0.0)
+    found = await status()
+    assert found["settled_or_retrying"] is True
+    assert "engine:80 stays open" in found["held"]["engine:80"]
+    monkeypatch.setattr(module, "LOOKED_AT", 1)
+    assert (await status())["settled_or_retrying"] is True, "also where they are too many to be matched"
 
 
 async def test_a_job_that_is_taken_while_we_look_is_not_late(

@@ -128,12 +128,13 @@ async def test_the_page_shows_each_queue_with_a_link_to_its_jobs(
     await io.step("w", "io", 3)
     await LaneQueue(redis, name=queue_name(AGENT, None)).enqueue("push_file", key="push_file:1")
     await LaneQueue(redis, name=queue_name("gone", "io")).enqueue("push_file", key="push_file:1")
-    await redis.sadd(keys.PAUSED, "meta")
+    await redis.sadd(keys.PAUSED, "meta", "process_file", "scan_directory")
     await redis.set(keys.active_key(queue_name(AGENT, "fingerprint")), "somebody else's")
     page = (await client.get("/overview")).text
     row = page.split(f'data-queue="{io.name}"')[1].split("</tr>")[0]
     assert [cell for cell in ("1,231", ">3<", ">1<", ">0<", "no worker") if cell not in row] == []
-    assert page.count(">paused<") == 2
+    assert page.count(">paused: meta, scan_directory<") == 2
+    assert page.count(">paused: process_file<") == 2, "of both agents, and not of base queues that nobody uses"
     assert "WRONGTYPE" in page
     assert "base queue" in page
     assert "phaze-agent-gone-io" in page, "what waits for a revoked agent is somebody's to see"

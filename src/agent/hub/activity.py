@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -17,6 +19,7 @@ from saq.job import Job, Status
 
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import FILE_TASKS, OUTCOMES, SCAN
+from agent.hub.holds import Holding, Holds
 from agent.hub.progress import Progress
 from agent.hub.scans import OPEN
 from agent.lanes import DOCUMENT_LANES, LANE_TASKS, LANES, queue_name, record_id_of
@@ -79,6 +82,7 @@ class Activity:
     def __init__(self, catalogue: Catalogue, redis: Redis | None) -> None:
         self._catalogue = catalogue
         self._redis = redis
+        self._holding = None if redis is None else Holding(redis)
         self._queues: dict[str, LaneQueue] = {}
         self._lock = asyncio.Lock()
         self._answers: dict[str | None, _Answer] = {}
@@ -95,7 +99,8 @@ class Activity:
         `lanes`: lane -> queued, active, scheduled (jobs on its queues), owed, total and one count per outcome (present
         files); those for documents only while they have jobs. `others`: task that no file is owed -> results. `idle`:
         nothing is owed and no scan is open. `settled_or_retrying`: the same, save for jobs that failed three times and
-        wait. `queue`: `ok`, or `unreachable`, and then queue counts are 0.
+        wait, and for what is held. `held`: what is paused, or a circuit that stays open -> one line with the remedy; of
+        what is owed. `queue`: `ok`, or `unreachable`, and then queue counts are 0.
 
         Raises UnknownAgent and CatalogueUnavailable.
         """
@@ -122,11 +127,14 @@ class Activity:
         agents = await self._agents(agent_id)
         reachable = self._redis is not None
         lanes: list[_Lane] = []
+        holds = Holds()
         try:
             async with asyncio.timeout(QUEUE_TIMEOUT):
                 lanes = [await self._look(agent, lane) for agent in agents for lane in LANES]
+                if self._holding is not None:
+                    holds = await self._holding.look([queue_name(one.agent_id, one.lane) for one in lanes], LOOKED_AT)
         except (RedisError, OSError):
-            reachable, lanes = False, []
+            reachable, lanes, holds = False, [], Holds()
         # After the queues: a job that ends in between is then seen as settled, not as nowhere.
         progress = await asyncio.to_thread(self._catalogue.progress, agent_id)
         shown = [(lane, job) for lane in lanes for job in lane.running]
@@ -144,7 +152,9 @@ class Activity:
             "others": progress.others,
             "owed": owed,
             "idle": owed == 0,
-            "settled_or_retrying": owed == 0 or (reachable and await self._only_late_ones(agent_id, lanes, owed)),
+            "settled_or_retrying": owed == 0
+            or (reachable and await self._only_late_ones(agent_id, lanes, holds, progress.owed)),
+            "held": holds.said(progress.owed),
         }
 
     async def _look(self, agent_id: str, lane: str) -> _Lane:
@@ -180,19 +190,24 @@ class Activity:
             self._queues[name] = LaneQueue(self._redis, name=name)
         return self._queues[name]
 
-    async def _only_late_ones(self, agent_id: str | None, lanes: list[_Lane], owed: int) -> bool:
-        """Whether all that is owed has failed `LATE` times and waits for the time of its next attempt."""
-        if any(lane.queued + lane.active > SHOWN_ACTIVE for lane in lanes):
-            return False
-        waiting = [job for lane in lanes for job in lane.waiting]
-        if owed > LOOKED_AT:
-            # Too many to match one by one. The next due are the ones with the fewest attempts: their waits are short.
-            counted = sum(lane.scheduled - lane.parked for lane in lanes)
-            nothing_runs = not any(lane.active for lane in lanes)
-            return nothing_runs and counted >= owed and all(_is_late(job) for job in waiting)
+    async def _only_late_ones(
+        self, agent_id: str | None, lanes: list[_Lane], holds: Holds, owed: Mapping[str, int]
+    ) -> bool:
+        """Whether all that is owed is held, or has failed `LATE` times and waits for the time of its next attempt."""
+        free = sum(count for task, count in owed.items() if task not in holds.tasks)
+        moving = sum(lane.active + (0 if _is_held(lane.lane, holds) else lane.queued) for lane in lanes)
         running = {_record(job) for lane in lanes for job in lane.running}
-        late = {_record(job) for job in waiting if _is_late(job)} - running
-        return await asyncio.to_thread(self._catalogue.owed_keys, LOOKED_AT, agent_id) <= late
+        if moving > SHOWN_ACTIVE or any(owed.get(task) and task in holds.tasks for task, _ in running):
+            return False  # what runs goes on, also where no more is taken
+        waiting = [job for lane in lanes for job in lane.waiting if job.function not in holds.tasks]
+        if free > LOOKED_AT:
+            # Too many to match one by one. The next due are the ones with the fewest attempts: their waits are short.
+            counted = sum(lane.scheduled - lane.parked for lane in lanes) + holds.parked
+            nothing_runs = not any(lane.active for lane in lanes)
+            return nothing_runs and counted >= free and all(_is_late(job, holds) for job in waiting)
+        late = ({_record(job) for job in waiting if _is_late(job, holds)} | holds.records) - running
+        left = partial(self._catalogue.owed_keys, LOOKED_AT, agent_id, without=holds.tasks)
+        return await asyncio.to_thread(left) <= late
 
 
 def _readable(queue: LaneQueue, blob: bytes | None) -> Job | None:
@@ -207,8 +222,13 @@ def _record(job: Job) -> tuple[str, str]:
     return job.function, record_id_of(job.key)
 
 
-def _is_late(job: Job) -> bool:
-    return job.attempts >= LATE
+def _is_late(job: Job, holds: Holds) -> bool:
+    return job.attempts >= LATE or _record(job) in holds.records
+
+
+def _is_held(lane: str, holds: Holds) -> bool:
+    """Whether nothing at all is taken from the lane."""
+    return all(task in holds.tasks for task in LANE_TASKS[lane])
 
 
 def _is_shown(lane: str, lanes: list[_Lane]) -> bool:

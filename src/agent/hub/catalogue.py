@@ -372,10 +372,12 @@ class Catalogue:
         with self._database.write() as connection:
             return usage.roll_up(connection, time.time())
 
-    def owed_keys(self, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
+    def owed_keys(
+        self, limit: int, agent_id: str | None = None, *, without: Collection[str] = ()
+    ) -> set[tuple[str, str]]:
         """See `debts.keys`."""
         with self._database.read() as connection:
-            return debts.keys(connection, limit, agent_id)
+            return debts.keys(connection, limit, agent_id, without=without)
 
     def choose_files(self, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
         """See `transfers.choose`."""

@@ -7,7 +7,7 @@ scans.py). Nothing here asks the queue.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,9 +128,12 @@ def counts(connection: sa.Connection, agent_id: str | None = None) -> dict[str, 
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def keys(connection: sa.Connection, limit: int, agent_id: str | None = None) -> set[tuple[str, str]]:
-    """(service, record id) of up to `limit` jobs that are owed, to one agent or to all."""
-    rows = connection.execute(sa.select(owed.c.service, owed.c.record_id).where(*_of(agent_id)).limit(limit))
+def keys(
+    connection: sa.Connection, limit: int, agent_id: str | None = None, *, without: Collection[str] = ()
+) -> set[tuple[str, str]]:
+    """(service, record id) of up to `limit` jobs that are owed, to one agent or to all, save of services `without`."""
+    wanted = (*_of(agent_id), owed.c.service.not_in(list(without)))
+    rows = connection.execute(sa.select(owed.c.service, owed.c.record_id).where(*wanted).limit(limit))
     return {(row.service, row.record_id) for row in rows}
 
 

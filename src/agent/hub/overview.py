@@ -53,7 +53,7 @@ class Overview:
     def wants_a_look(self) -> bool:
         """Whether something is wrong that a person should know of."""
         ill = any(agent.beating or (agent.state in ("stale", "dead") and not agent.revoked) for agent in self.agents)
-        return bool(self.problem) or ill or any(row.error or remark(row) for row in self.rows)
+        return bool(self.problem) or ill or any(row.error or row.remark for row in self.rows)
 
     @property
     def summary(self) -> str:
@@ -105,13 +105,6 @@ def _is_shown(row: QueueActivity, revoked: bool) -> bool:
     return row.is_used and (not revoked or bool(row.unsettled or row.workers or row.error))
 
 
-def remark(row: QueueActivity) -> str:
-    """What is notable about a queue, in a word."""
-    if row.paused:
-        return "paused"
-    return "no worker" if row.unsettled and not row.workers else ""
-
-
 def age_text(agent: Agent) -> str:
     """`12 s ago`; empty for one that has never beaten."""
     return "" if agent.age is None else f"{duration_text(agent.age)} ago"
@@ -129,6 +122,6 @@ async def fragment(request: Request) -> Response:
     return templates.TemplateResponse(request, "_overview.html", context, headers=NO_STORE)
 
 
-templates.env.filters |= {"remark": remark, "age_text": age_text, "duration_text": duration_text}
+templates.env.filters |= {"age_text": age_text, "duration_text": duration_text}
 
 routes = [Route("/api/agents", agents_json), Route("/overview", fragment)]

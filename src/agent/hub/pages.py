@@ -76,6 +76,8 @@ def state_of(status: Mapping[str, Any]) -> str:
     """The whole in a few words; hub.js says the same."""
     if status["queue"] != "ok":
         return "The queue server cannot be reached"
+    if status["held"] and status["settled_or_retrying"]:
+        return f"Held: {', '.join(status['held'])}"
     if status["scans"]["open"]:
         return "Looking through folders"
     if status["idle"]:

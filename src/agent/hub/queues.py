@@ -118,7 +118,7 @@ class Found:
         yield _family("phaze_queue_workers", "Workers that consume the queue", names, [
             (_of(row), row.workers) for row in self.rows if row.error is None
         ])  # fmt: skip
-        yield _family("phaze_queue_paused", "Whether the lane is paused", names, [
+        yield _family("phaze_queue_paused", "Whether the lane, or a task of it, is paused", names, [
             (_of(row), float(row.paused)) for row in self.rows
         ])  # fmt: skip
         yield _family("phaze_queue_error", "Whether the queue's counts could not be told", names, [

@@ -95,7 +95,7 @@ def describe(row: QueueActivity) -> str:
     if row.unsettled and not row.workers:
         numbers += "; nobody consumes it, so that it will never be empty: start a worker with PHAZE_AGENT_LANE unset"
     elif row.paused:
-        numbers += "; it is paused: `phaze resume all`"
+        numbers += f"; {' and '.join(f'{name} is paused: `phaze resume {name}`' for name in row.pauses)}"
     return f"{row.queue}: {numbers}"
 
 

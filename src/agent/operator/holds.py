@@ -13,11 +13,9 @@ from agent.operator.server import run, server
 from agent.phoenix import keys
 from agent.phoenix.breaker import OPEN_MS, Breakers, Circuit, Forced
 from agent.phoenix.scripts import Scripts
+from agent.queue_activity import BASE_QUEUE
 from agent.redis_client import reply
 from agent.settings import load_settings
-
-BASE_QUEUE = "all"
-"""How the base queue's all-mode worker is called where a lane would be named."""
 
 RELEASE = 1_000
 """Jobs that one step lets go."""

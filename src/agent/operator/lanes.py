@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
@@ -21,6 +22,9 @@ NUMBERS = ("queued", "active", "scheduled", "parked")
 REFRESH = 1.0
 """Seconds between two looks of --watch."""
 
+PIPE_WIDTH = 200
+"""Characters of a line that is not for a terminal: whoever searches it finds a remark on its lane's line."""
+
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
@@ -35,7 +39,7 @@ def lanes(watch: bool, as_json: bool) -> None:
             if as_json:
                 click.echo(json.dumps([asdict(row) for row in rows], indent=2))
                 return
-            console = Console()
+            console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
             if not watch:
                 console.print(table(rows))
                 return
@@ -60,11 +64,5 @@ def table(rows: Iterable[QueueActivity]) -> Table:
             continue
         numbers = [f"{getattr(row, name):,}" for name in NUMBERS]
         oldest = duration_text(row.oldest)
-        remark = row.error or ("paused" if row.paused else "") or unattended(row)
-        shown.add_row(row.lane or "(base queue)", *numbers, oldest, str(row.workers), remark)
+        shown.add_row(row.lane or "(base queue)", *numbers, oldest, str(row.workers), row.error or row.remark)
     return shown
-
-
-def unattended(row: QueueActivity) -> str:
-    """A remark where jobs wait and nobody takes them."""
-    return "no worker" if row.unsettled and not row.workers else ""

@@ -82,8 +82,9 @@ async def where(client: Redis, agent_id: str, key: str) -> dict[str, Any]:
         found |= {"place": "running" if lease / 1000 > seconds else "orphaned", "lease_ends_in": lease / 1000 - seconds}
     elif due == 0:
         place = await _position(client, queue.keys[0], job_id)
-        paused = await reply(client.sismember(keys.PAUSED, lane_for_task(service)))
-        found |= {"place": "queued", "before_it": place, "paused": bool(paused)}
+        names = list(dict.fromkeys((lane_for_task(service), service)))
+        held = [name for name in names if await reply(client.sismember(keys.PAUSED, name))]
+        found |= {"place": "queued", "before_it": place, "paused": bool(held), "pauses": held}
     elif due is not None and due >= keys.FAR_FUTURE:
         found["place"] = "parked"
         for name in sorted(name.decode() for name in circuits):
@@ -146,8 +147,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         "running": f"it runs, on {(found['lock'] or {}).get('owner', '?')}; its lease ends in "
         f"{found.get('lease_ends_in', 0):.0f} s unless it is renewed",
         "orphaned": "its worker died; another one takes it over within seconds, if one runs on this lane",
-        "queued": "it is queued" + _before(found) + ("; the lane is paused" if found.get("paused") else ""),
-        "parked": f"it waits for {found.get('waits_for', 'a circuit')}",
+        "queued": "it is queued" + _before(found) + _paused(found),
+        "parked": _parked(found.get("waits_for", "a circuit")),
         "scheduled": f"it waits for its time, in {duration_text(max(0.0, found.get('due_in', 0.0)))}",
         "dead letter": "it is a dead letter: its record was not there (`phaze dlq`)",
         "quarantine": "it is in quarantine (`phaze quarantine`)",
@@ -168,6 +169,17 @@ def lines(found: dict[str, Any]) -> list[str]:
     if found.get("refused"):
         out.append(f"  but the control plane did not take it: {found['refused']}; `phaze forget` lets it run again")
     return out
+
+
+def _paused(found: dict[str, Any]) -> str:
+    service = found["key"].partition(":")[0]
+    return "".join(f"; {'the lane' if name != service else name} is paused" for name in found.get("pauses", []))
+
+
+def _parked(name: str) -> str:
+    """`name` of the list it is in: a circuit's, or that of a paused task."""
+    task = name.removeprefix(keys.PAUSED_PREFIX)
+    return f"it waits for {name}" if task == name else f"it waits until `phaze resume {task}`: {task} is paused"
 
 
 def _on_stream(found: dict[str, Any]) -> str:

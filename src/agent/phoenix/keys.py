@@ -11,6 +11,9 @@ TOKENS = "phoenix:token"
 PAUSED = "phoenix:paused"
 """A set of lanes and tasks that take no jobs for now."""
 
+PAUSED_PREFIX = "paused:"
+"""Before a task's name: the circuit, so to speak, that holds its jobs while it is paused (claim.lua)."""
+
 TASKS = "phoenix:tasks"
 """A set of the tasks that workers here have ever had: whose dead letters and quarantine there may be."""
 

@@ -170,7 +170,7 @@ async def test_a_paused_lane_takes_nothing_and_a_paused_tasks_jobs_are_held(lane
     await phaze("pause", TASK)
     await lane.put("2")
     await lane.until(lambda: lane.redis.llen(keys.parked_key(f"paused:{TASK}")))
-    assert "waits for paused:push_file" in await phaze("why", "push_file:2")
+    assert "waits until `phaze resume push_file`: push_file is paused" in await phaze("why", "push_file:2")
     assert "1 job queued" in await phaze("resume", TASK)
     assert "`phaze resume all`" in await phaze("pause", "all")
     assert b"all" in await lane.redis.smembers(keys.PAUSED)

@@ -37,6 +37,27 @@ async def test_lanes_shows_every_lane_and_the_base_queue_only_while_it_matters(r
     assert 0 <= rows[None]["oldest"] < 60
 
 
+async def test_what_is_paused_shows_by_its_name_be_it_a_lane_or_a_task(redis: Redis, phaze: Phaze) -> None:
+    await LaneQueue(redis, name=queue_name("local", "io")).enqueue("push_file", key="push_file:2")
+    await phaze("pause", "push_file")
+    await phaze("pause", "meta")
+    await phaze("pause", "router")
+    shown = {line.split()[0]: line for line in (await phaze("lanes")).splitlines() if line.strip()}
+    assert shown["io"].rstrip().endswith("paused: push_file")
+    for lane in ("meta", "router"):
+        assert shown[lane].split()[-1] == "paused", "also a lane that nobody uses yet"
+    assert not {"(base", "parser"} & shown.keys()
+    rows = {row["lane"]: row for row in json.loads(await phaze("lanes", "--json"))}
+    assert [lane for lane, row in rows.items() if row["paused"]] == ["meta", "io", "router", None]
+    assert (rows["io"]["pauses"], rows["meta"]["pauses"]) == (["push_file"], ["meta"])
+    assert "it is queued, with 0 before it; push_file is paused" in await phaze("why", "push_file:2")
+    await phaze("pause", "io")
+    assert "paused: io, push_file" in await phaze("lanes")
+    assert "it is queued, with 0 before it; the lane is paused; push_file is paused" in await phaze(
+        "why", "push_file:2"
+    )
+
+
 async def test_a_queue_that_fails_spoils_its_own_row_alone(redis: Redis) -> None:
     await redis.set(keys.queued_key(queue_name("local", "io")), "somebody else's")
     rows = {row.lane: row for row in await get_queue_activity(redis, ["local"])}

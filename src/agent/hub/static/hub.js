@@ -7,6 +7,8 @@ const settledIn = (lane) => lane.done + lane.partial + lane.rejected + lane.skip
 
 function stateOf(status) {
   if (status.queue !== "ok") return "The queue server cannot be reached";
+  const held = Object.keys(status.held);
+  if (held.length && status.settled_or_retrying) return `Held: ${held.join(", ")}`;
   if (status.scans.open) return "Looking through folders";
   if (status.idle) return "All done";
   return status.settled_or_retrying ? "Waiting to try some files again" : "Working";

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent.display import duration_text, plural
+from agent.display import AT_MOST, duration_text, plural
 from agent.names import csv_line, json_text, print_paths
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ integrated loudness. Dance: 0 to about 3. Dup: files with the same label are the
 @click.option(
     "--sort", default="", metavar="COLUMN", help="artist, title, duration, bpm, key, loudness ...; -bpm descends."
 )
-@click.option("--limit", type=click.IntRange(min=1), default=None, help="At most so many.")
+@click.option("--limit", type=AT_MOST, default=None, help="At most so many.")
 @click.option("--paths", is_flag=True, help="Only the files' paths, one a line; into a pipe byte for byte.")
 @click.option("--null", "-0", is_flag=True, help="Only the files' paths, each ended by a NUL, as xargs -0 takes them.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")

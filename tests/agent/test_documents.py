@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.documents import command
 from pipelines.documents.samples import PERSON, write_samples
 from tests.conftest import REPO
 
@@ -74,6 +75,21 @@ def test_what_cannot_be_read_is_said_by_name_and_spoils_nothing_else(reports: Pa
     assert "s3cret" not in done.stdout + done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["document"] for row in rows} == {f"{tmp_path}/=b.pdf"}, "links are not followed"
+
+
+def test_a_document_is_read_once_by_whichever_names_it_is_given(reports: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(reports)
+    inner = reports / "inner"
+    one = next(reports.rglob("*.pdf"))
+    names = (
+        reports,
+        reports / "inner/../inner",
+        tmp_path / "link",
+        tmp_path / "link/inner",
+        inner / ".." / "inner" / one.name,
+    )
+    found, _ = command._found(tuple(map(str, names)))
+    assert sorted(found) == sorted(map(str, reports.rglob("*.pdf"))), "by the first name that was given"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -100,7 +101,17 @@ def _found(sources: tuple[str, ...]) -> tuple[list[str], list[str]]:
             unread += not_read
         else:
             found.append(str(path))
-    return list(dict.fromkeys(found)), unread
+    return _once(found), _once(unread)
+
+
+def _once(sources: list[str]) -> list[str]:
+    """Each file by the first name that was given for it, however many lead there."""
+    from agent.documents.reading import is_address
+
+    by_place: dict[str, str] = {}
+    for source in sources:
+        by_place.setdefault(source if is_address(source) else os.path.realpath(source), source)
+    return list(by_place.values())
 
 
 def _sample_set(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable
 
 import click
@@ -18,8 +19,14 @@ LEFT_OVER = 3
 
 
 def clean(text: str) -> str:
-    """One line for people, of whatever a name or an error holds: no control characters, no stray bytes."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """One line for people, of whatever a name, a document or an error holds: no control characters, no stray bytes."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(char: str) -> str:
+    if char.isprintable():
+        return char
+    return " " if unicodedata.category(char) == "Zs" else "\N{REPLACEMENT CHARACTER}"
 
 
 def json_text(value: object) -> str:

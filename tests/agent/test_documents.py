@@ -18,12 +18,11 @@ from tests.conftest import REPO
 
 
 def phaze(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command, in a process of its own."""
+    """The command, in a process of its own. What it says is as it was said, each end of a line too."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PHAZE_", "OPENAI_"))} | variables
-    return subprocess.run(
-        [sys.executable, "-m", "agent.cli", "documents", *args], env=env, capture_output=True, text=True, timeout=110,
-        check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "agent.cli", "documents", *args]
+    done = subprocess.run(command, env=env, capture_output=True, timeout=110, check=False)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +89,33 @@ def test_a_document_is_read_once_by_whichever_names_it_is_given(reports: Path, t
     )
     found, _ = command._found(tuple(map(str, names)))
     assert sorted(found) == sorted(map(str, reports.rglob("*.pdf"))), "by the first name that was given"
+
+
+NAMES = [b"\x1b[31mred\n[9] fake: 3 results.pdf", b"\xff\r.pdf"]
+
+
+def test_a_name_commands_no_terminal_and_is_a_whole_cell(reports: Path, tmp_path: Path) -> None:
+    for name, report in zip(NAMES, reports.rglob("*.pdf"), strict=False):
+        (tmp_path / os.fsdecode(name)).write_bytes(report.read_bytes())
+    (tmp_path / os.fsdecode(b"no\x1b]0;x\x07\n.pdf")).write_bytes(b"no PDF at all")
+    done = phaze(str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    lines = (done.stdout + done.stderr).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert sum(line.startswith("[") for line in lines) == 3, "a line each"
+
+    rows = list(csv.DictReader(io.StringIO(phaze(str(tmp_path), "--csv").stdout, newline="")))
+    want = {f"{tmp_path}/{name.decode('utf-8', 'replace')}" for name in NAMES}
+    assert {row["document"] for row in rows} == want
+    said = phaze(str(tmp_path), "--json").stdout
+    assert said.replace("\n", "").isprintable()
+    assert want < {document["source"] for document in json.loads(said)["documents"]}
+
+
+def test_an_error_is_one_line_whatever_name_is_in_it() -> None:
+    done = phaze("no\x1b[31m\nphaze: all well")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.rstrip("\n").isprintable()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import click
 from agent.display import plural
 from agent.documents.libraries import libraries_are_there
 from agent.errors import StartError, WrongUse
+from agent.names import clean
 from pipelines.saying import Listener
 
 if TYPE_CHECKING:
@@ -73,13 +74,13 @@ def documents(sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bo
     if as_json:
         click.echo(findings.json())
     elif as_csv:
-        click.echo(findings.csv(), nl=False)
+        click.echo(findings.csv(shown=sys.stdout.isatty()).encode(), nl=False)
     else:
         _print(findings)
     broken = [f"{one.source}: {one.outcome}: {one.reason}" for one in read if one.outcome != "done"]
     broken += [f"{folder}: it cannot be looked into" for folder in unread]
     for line in _cut(broken):
-        click.echo(line, err=True)
+        click.echo(clean(line), err=True)
     sys.exit(LEFT_OVER if broken else 0)
 
 
@@ -134,7 +135,7 @@ def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Calla
         nonlocal done
         done += 1
         what = plural(len(document.facts.biomarkers), "result") + " on " + plural(document.pages, "page")
-        return f"[{done}/{total}] {document.name}: {what if document.pages else document.reason}"
+        return clean(f"[{done}/{total}] {document.name}: {what if document.pages else document.reason}")
 
     if not sys.stderr.isatty():
         return lambda document: lambda fraction, note: None, lambda document: click.echo(line(document), err=True)
@@ -148,7 +149,7 @@ def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Calla
     bars: dict[int, TaskID] = {}
 
     def begun(document: Document) -> Listener:
-        bars[id(document)] = bar = progress.add_task(escape(document.name), total=1.0)
+        bars[id(document)] = bar = progress.add_task(escape(clean(document.name)), total=1.0)
         return lambda fraction, note: progress.update(bar, completed=fraction)
 
     def ended(document: Document) -> None:
@@ -177,7 +178,7 @@ def _print(findings: Findings) -> None:
     if unmapped := findings.grouped.unmapped:
         click.echo(f"{plural(len(unmapped), 'result')} of no analyte that is known (--csv and --json have them):")
         for text in _cut([f"  {one.name}: {one.value.printed} {one.unit}".rstrip() for one in unmapped]):
-            click.echo(text)
+            click.echo(clean(text))
     for one, several in (("diagnosis", "diagnoses"), ("procedure", "procedures"), ("variant", "variants")):
         if count := sum(len(getattr(document.facts, several)) for document in findings.documents):
             click.echo(f"{count:,} {one if count == 1 else several} (--json has them)")

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pypdfium2
 import pytest
 
 from agent.documents import command
+from agent.documents.reading import Document
 from pipelines.documents.samples import PERSON, write_samples
 from tests.conftest import REPO
 
@@ -116,6 +118,31 @@ def test_an_error_is_one_line_whatever_name_is_in_it() -> None:
     done = phaze("no\x1b[31m\nphaze: all well")
     assert done.stderr.count("\n") == 1
     assert done.stderr.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (Document("a", "done", pages=2), "0 results on 2 pages"),
+        (Document("a", "done", pages=1, passed_over={"blank": 2}), "0 results on 1 page; 2 other pages blank"),
+        (Document("a", "partial", "1 of 9 pages: gone", 1), "0 results on 1 page; 1 of 9 pages: gone"),
+        (Document("a", "rejected", "not-a-pdf: x"), "not-a-pdf: x"),
+        (Document("a"), "failed"),
+    ],
+)
+def test_of_every_document_something_is_said(document: Document, said: str) -> None:
+    assert document.said == said
+
+
+def test_a_document_with_nothing_on_it_is_told_to_have_nothing(tmp_path: Path) -> None:
+    with pypdfium2.PdfDocument.new() as blank:
+        for _ in range(2):
+            blank.new_page(200, 200).close()
+        blank.save(tmp_path / "blank.pdf")
+    done = phaze(str(tmp_path))
+    assert done.stderr == "[1/1] blank.pdf: 0 results on 0 pages; 2 pages blank\n"
+    assert done.stdout == "0 results of 0 analytes in 1 document\n", "no table of nothing"
+    assert done.returncode == 0, "it was read whole"
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,7 @@ def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Calla
     def line(document: Document) -> str:
         nonlocal done
         done += 1
-        what = plural(len(document.facts.biomarkers), "result") + " on " + plural(document.pages, "page")
-        return clean(f"[{done}/{total}] {document.name}: {what if document.pages else document.reason}")
+        return clean(f"[{done}/{total}] {document.name}: {document.said}")
 
     if not sys.stderr.isatty():
         return lambda document: lambda fraction, note: None, lambda document: click.echo(line(document), err=True)
@@ -163,7 +162,9 @@ def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Calla
 def _print(findings: Findings) -> None:
     from rich.console import Console
 
-    if sys.stdout.isatty():
+    if not findings.grouped.groups:
+        """No table of nothing."""
+    elif sys.stdout.isatty():
         console = Console(highlight=False)
         console.print(findings.table(console.width))
     else:

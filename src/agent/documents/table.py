@@ -72,7 +72,7 @@ class Findings:
         documents = [
             {
                 "source": _as_text(one.source), "outcome": one.outcome, "reason": one.reason or None,
-                "pages": one.pages, "facts": one.facts.model_dump(mode="json"),
+                "pages": one.pages, "passed_over": one.passed_over, "facts": one.facts.model_dump(mode="json"),
             }
             for one in self.documents
         ]  # fmt: skip

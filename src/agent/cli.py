@@ -86,7 +86,9 @@ def main(args: list[str] | None = None) -> Any:
     try:
         return phaze.main(args=args, prog_name="phaze")
     except UserError as error:
-        click.echo(f"phaze: {error}", err=True)
+        from agent.names import clean
+
+        click.echo(f"phaze: {clean(str(error))}", err=True)
         sys.exit(error.exit_code)
 
 

@@ -1,6 +1,11 @@
-"""Numbers as people read them."""
+"""Numbers as people type and read them."""
 
 from __future__ import annotations
+
+import click
+
+AT_MOST = click.IntRange(min=1, max=2**31 - 1)
+"""How many rows somebody wants; SQLite takes no more than 2**63 - 1."""
 
 
 def duration_text(seconds: float | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent.display import duration_text, plural
+from agent.names import json_text, print_paths
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,24 +26,25 @@ WIDE = 140
 
 @click.command(epilog=RULES)
 @click.option("--related", is_flag=True, help="Also what is no duplicate: parts of others, and other tempos.")
-@click.option("--paths", is_flag=True, help="Only the paths of all but the best copies, one a line.")
+@click.option("--paths", is_flag=True, help="Only the paths of all but the best copies, one a line; bytes into a pipe.")
+@click.option("--null", "-0", is_flag=True, help="Only these paths, each ended by a NUL, as xargs -0 takes them.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: groups and pairs.")
-def duplicates(related: bool, paths: bool, as_json: bool) -> None:
+def duplicates(related: bool, paths: bool, null: bool, as_json: bool) -> None:
     """Show the files that are one recording, the best copy first; works while `phaze up` runs, and after it."""
     from agent.hub.catalogue import Catalogue
     from agent.settings import load_settings
 
-    if paths and as_json:
+    if (paths or null) and as_json:
         raise click.UsageError("give one of --paths and --json")
     with Catalogue(load_settings().data_dir, read_only=True) as catalogue:
         catalogue.compare_prints(at_once=True)
         groups, pairs = catalogue.groups(), catalogue.relatives()
     if as_json:
         lists = {"groups": [group.as_json() for group in groups], "pairs": [pair.as_json() for pair in pairs]}
-        click.echo(json.dumps(lists, indent=2, ensure_ascii=False))
+        click.echo(json_text(lists))
         return
-    if paths:
-        click.echo("".join(f"{member.path}\n" for group in groups for member in group.members[1:]), nl=False)
+    if paths or null:
+        print_paths([member.encoded_path for group in groups for member in group.members[1:]], null=null)
         return
     _print(table_of(groups, _width()))
     spare = sum(group.spare for group in groups)

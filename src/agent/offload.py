@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import click
 from pydantic import ValidationError
 
-from agent.display import plural
+from agent.display import AT_MOST, plural
 from agent.errors import ConfigError, WrongUse
 from agent.operator.server import run, server
 from agent.settings import Settings, load_settings
@@ -166,7 +166,7 @@ def _digest(named: list[str]) -> str:
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(min=1), default=SHOWN, show_default=True, help="At most so many.")
+@click.option("--limit", type=AT_MOST, default=SHOWN, show_default=True, help="At most so many.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")
 def transfers(limit: int, as_json: bool) -> None:
     """Show the last transfers that have ended, the newest first; `phaze why push_file:17` tells of one that has not."""

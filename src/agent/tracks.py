@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from agent.display import duration_text, plural
+from agent.display import AT_MOST, duration_text, plural
+from agent.names import csv_line, json_text, print_paths
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,8 +48,9 @@ integrated loudness. Dance: 0 to about 3. Dup: files with the same label are the
 @click.option(
     "--sort", default="", metavar="COLUMN", help="artist, title, duration, bpm, key, loudness ...; -bpm descends."
 )
-@click.option("--limit", type=click.IntRange(min=1), default=None, help="At most so many.")
-@click.option("--paths", is_flag=True, help="Only the files' paths, one a line.")
+@click.option("--limit", type=AT_MOST, default=None, help="At most so many.")
+@click.option("--paths", is_flag=True, help="Only the files' paths, one a line; into a pipe byte for byte.")
+@click.option("--null", "-0", is_flag=True, help="Only the files' paths, each ended by a NUL, as xargs -0 takes them.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 def tracks(
@@ -61,6 +61,7 @@ def tracks(
     sort: str,
     limit: int | None,
     paths: bool,
+    null: bool,
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -69,7 +70,7 @@ def tracks(
     from agent.hub.tracks import BadFilter, TrackFilter
     from agent.settings import load_settings
 
-    if paths + as_json + as_csv > 1:
+    if (paths or null) + as_json + as_csv > 1:
         raise click.UsageError("give one of --paths, --json and --csv")
     folder = load_settings().data_dir
     try:
@@ -83,9 +84,10 @@ def tracks(
     if as_json:
         click.echo(as_json_text(found))
     elif as_csv:
-        click.echo(as_csv_text(found), nl=False)
-    elif paths:
-        click.echo("".join(f"{track.path}\n" for track in found), nl=False)
+        text = as_csv_text(found, shown=sys.stdout.isatty())
+        click.echo(text.encode(), nl=False)  # of text, click takes out what looks like a colour
+    elif paths or null:
+        print_paths([track.encoded_path for track in found], null=null)
     else:
         print_table(found)
         rest = f" of {total:,}" if len(found) != total else ""
@@ -96,18 +98,21 @@ def tracks(
 
 def as_json_text(found: Sequence[Track]) -> str:
     """A JSON list of all fields."""
-    return json.dumps([track.as_json() for track in found], indent=2, ensure_ascii=False)
+    return json_text([track.as_json() for track in found])
 
 
-def as_csv_text(found: Sequence[Track]) -> str:
-    """CSV with a header; cells that a spreadsheet would run as a formula are quoted with an apostrophe."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+def as_csv_text(found: Sequence[Track], *, shown: bool = False) -> str:
+    """CSV with a header; cells that a spreadsheet would run as a formula are quoted with an apostrophe.
+
+    `shown`: on a terminal, which a control character in a path could command.
+    """
+    lines = [csv_line(CSV_COLUMNS)]
     for track in found:
         row = {**track.as_json(), "problems": problem_text(track), "pending": " ".join(track.pending)}
-        writer.writerow([safe_cell(row[name]) for name in CSV_COLUMNS])
-    return out.getvalue()
+        if shown:
+            row["path"] = track.path
+        lines.append(csv_line(safe_cell(row[name]) for name in CSV_COLUMNS))
+    return "".join(lines)
 
 
 def safe_cell(value: object) -> object:

@@ -22,7 +22,9 @@ from agent.documents.libraries import libraries_are_there
 from agent.embedded import Fleet
 from agent.errors import ConfigError, StartError, UserError, WrongUse
 from agent.lanes import FILE_LANES, lanes_for
+from agent.names import clean
 from agent.progress import JsonView, PlainView, TerminalView, View
+from agent.roots import outermost
 from agent.settings import Settings, load_settings, unknown_variables
 from agent.throttle import OncePer
 from pipelines.payload import encode_path
@@ -74,6 +76,10 @@ def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples:
             view.note(f"warning: {name} is not a variable that phaze reads{f'; did you mean {near}?' if near else ''}")
         if samples:
             roots.append(_sample_set(settings, view))
+        given, roots = roots, outermost(roots)
+        for root in given:
+            if root not in roots:
+                view.note(f"{clean(str(root))} is scanned with another of the given folders, in which it lies")
         lanes = lanes_for(files=files, documents=documents)
         code = asyncio.run(Run(settings, roots, once=once, reread=reread, view=view, lanes=lanes).go())
     finally:

@@ -28,8 +28,13 @@ def decode_path(encoded: str) -> Path:
 
 def display_path(encoded: str) -> str:
     """For people: UTF-8 where it is, replacement characters where not, no control characters."""
-    text = unquote_to_bytes(encoded.encode("utf-8", "replace")).decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text_path(encoded))
+
+
+def text_path(encoded: str) -> str:
+    """For programs that take text: the name itself, with all of its characters; only where it is not UTF-8 it has
+    replacement characters, and no text could find the file."""
+    return unquote_to_bytes(encoded.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 
 def _plain_address(value: str) -> str:

@@ -7,12 +7,17 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from redis import Redis
 
-from agent.cli import COMMANDS
+from agent.cli import COMMANDS, phaze
 from agent.errors import ConfigError
+from agent.hub.catalogue import Catalogue
 from agent.phoenix.keys import dead_letters_key
 
 
@@ -44,6 +49,36 @@ def test_every_command_has_help(name: str) -> None:
     said = run(name, "--help")
     assert said.returncode == 0
     assert f"Usage: phaze {name}" in said.stdout or f"Usage: python -m agent.cli {name}" in said.stdout
+
+
+@pytest.mark.parametrize("arguments", [
+    ("tracks", "--limit", "9223372036854775808"), ("tracks", "--limit", "0"),
+    ("transfers", "--limit", "9223372036854775808"),
+    ("drain", "wait", "--timeout", "nan"), ("drain", "wait", "--timeout", "-1"),
+])  # fmt: skip
+def test_a_number_that_no_command_can_use_is_wrong_use(arguments: tuple[str, ...]) -> None:
+    Catalogue(Path(os.environ["PHAZE_DATA_DIR"])).close()
+    said = CliRunner().invoke(phaze, arguments)
+    assert said.exit_code == 2
+    assert f"Error: Invalid value for {arguments[-2]!r}:" in said.output
+
+
+def test_every_number_that_is_asked_for_has_bounds() -> None:
+    def options(command: click.Command) -> Iterator[click.Parameter]:
+        yield from command.params
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                yield from options(found)
+
+    numbers = [option for option in options(phaze) if option.type.name.startswith("integer")]
+    assert len(numbers) >= 2
+    for option in numbers:
+        assert isinstance(option.type, click.IntRange), option.name
+        assert option.type.min is not None, option.name
+        assert (option.type.max or 2**63) < 2**63, f"{option.name}: SQLite takes no larger one"
 
 
 def test_an_unknown_command_is_wrong_use() -> None:

@@ -10,19 +10,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pypdfium2
 import pytest
 
+from agent.documents import command
+from agent.documents.reading import Document
 from pipelines.documents.samples import PERSON, write_samples
 from tests.conftest import REPO
 
 
 def phaze(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command, in a process of its own."""
+    """The command, in a process of its own. What it says is as it was said, each end of a line too."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PHAZE_", "OPENAI_"))} | variables
-    return subprocess.run(
-        [sys.executable, "-m", "agent.cli", "documents", *args], env=env, capture_output=True, text=True, timeout=110,
-        check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "agent.cli", "documents", *args]
+    done = subprocess.run(command, env=env, capture_output=True, timeout=110, check=False)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,73 @@ def test_what_cannot_be_read_is_said_by_name_and_spoils_nothing_else(reports: Pa
     assert "s3cret" not in done.stdout + done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["document"] for row in rows} == {f"{tmp_path}/=b.pdf"}, "links are not followed"
+
+
+def test_a_document_is_read_once_by_whichever_names_it_is_given(reports: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(reports)
+    inner = reports / "inner"
+    one = next(reports.rglob("*.pdf"))
+    names = (
+        reports,
+        reports / "inner/../inner",
+        tmp_path / "link",
+        tmp_path / "link/inner",
+        inner / ".." / "inner" / one.name,
+    )
+    found, _ = command._found(tuple(map(str, names)))
+    assert sorted(found) == sorted(map(str, reports.rglob("*.pdf"))), "by the first name that was given"
+
+
+NAMES = [b"\x1b[31mred\n[9] fake: 3 results.pdf", b"\xff\r.pdf"]
+
+
+def test_a_name_commands_no_terminal_and_is_a_whole_cell(reports: Path, tmp_path: Path) -> None:
+    for name, report in zip(NAMES, reports.rglob("*.pdf"), strict=False):
+        (tmp_path / os.fsdecode(name)).write_bytes(report.read_bytes())
+    (tmp_path / os.fsdecode(b"no\x1b]0;x\x07\n.pdf")).write_bytes(b"no PDF at all")
+    done = phaze(str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    lines = (done.stdout + done.stderr).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert sum(line.startswith("[") for line in lines) == 3, "a line each"
+
+    rows = list(csv.DictReader(io.StringIO(phaze(str(tmp_path), "--csv").stdout, newline="")))
+    want = {f"{tmp_path}/{name.decode('utf-8', 'replace')}" for name in NAMES}
+    assert {row["document"] for row in rows} == want
+    said = phaze(str(tmp_path), "--json").stdout
+    assert said.replace("\n", "").isprintable()
+    assert want < {document["source"] for document in json.loads(said)["documents"]}
+
+
+def test_an_error_is_one_line_whatever_name_is_in_it() -> None:
+    done = phaze("no\x1b[31m\nphaze: all well")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (Document("a", "done", pages=2), "0 results on 2 pages"),
+        (Document("a", "done", pages=1, passed_over={"blank": 2}), "0 results on 1 page; 2 other pages blank"),
+        (Document("a", "partial", "1 of 9 pages: gone", 1), "0 results on 1 page; 1 of 9 pages: gone"),
+        (Document("a", "rejected", "not-a-pdf: x"), "not-a-pdf: x"),
+        (Document("a"), "failed"),
+    ],
+)
+def test_of_every_document_something_is_said(document: Document, said: str) -> None:
+    assert document.said == said
+
+
+def test_a_document_with_nothing_on_it_is_told_to_have_nothing(tmp_path: Path) -> None:
+    with pypdfium2.PdfDocument.new() as blank:
+        for _ in range(2):
+            blank.new_page(200, 200).close()
+        blank.save(tmp_path / "blank.pdf")
+    done = phaze(str(tmp_path))
+    assert done.stderr == "[1/1] blank.pdf: 0 results on 0 pages; 2 pages blank\n"
+    assert done.stdout == "0 results of 0 analytes in 1 document\n", "no table of nothing"
+    assert done.returncode == 0, "it was read whole"
 
 
 @pytest.mark.parametrize(

@@ -322,8 +322,11 @@ def test_what_cannot_start_is_one_line(start: Callable[..., Up], tmp_path: Path)
 
 def test_an_empty_folder_ends_at_once_and_says_so(start: Callable[..., Up], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    up = start(tmp_path / "empty", "--once")
+    (tmp_path / "link").symlink_to("empty")
+    up = start(tmp_path / "empty", tmp_path / "link", "--once")
     assert up.end() == 3
+    assert f"{tmp_path}/link is scanned with another of the given folders" in up.err
+    assert re.search(r"scan_directory +1 job ", up.out), "one folder under two names is scanned once"
     assert "it holds nothing at all; is an archive mounted there?" in up.out
 
 

@@ -46,7 +46,7 @@ def shelf(catalogue: Catalogue, tunes: dict[str, Path], tmp_path: Path) -> Path:
     """The tunes in a folder, scanned, with the results that the tasks give; one file is there twice."""
     folder = tmp_path / "music"
     folder.mkdir()
-    names = [*tunes, f"again {ATTACK.replace('/', ' ')}.mp3"]
+    names = [*tunes, f"again \udcff {ATTACK.replace('/', ' ')}.mp3"]  # a byte that is not UTF-8
     for name in names:
         shutil.copy(tunes.get(name, tunes["whole.mp3"]), folder / name)
     rows = [seen(encode_path(folder / name), "whole.mp3" if "again" in name else name, 100) for name in names]
@@ -79,9 +79,10 @@ def test_the_command_shows_the_best_copy_first_and_deletes_nothing(
     assert (group["kind"], group["reason"], group["keep"]) == ("same", "lossless", 1)
     assert [member["lossless"] for member in group["members"]] == [True, False, False]
     assert {pair["kind"] for pair in said["pairs"]} == {"part", "tempo"}
-    paths = CliRunner().invoke(duplicates, ["--paths"], catch_exceptions=False).output.splitlines()
+    paths = CliRunner().invoke(duplicates, ["--paths"], catch_exceptions=False).stdout_bytes.splitlines()
+    assert CliRunner().invoke(duplicates, ["-0"]).stdout_bytes.split(b"\0") == [*paths, b""]
     assert len(paths) == 2
-    assert not any(path.endswith(".flac") for path in paths)
+    assert all(os.path.isfile(path) and not path.endswith(b".flac") for path in paths)  # noqa: PTH113 - bytes
     assert CliRunner().invoke(duplicates, ["--paths", "--json"]).exit_code == 2
     assert sorted(shelf.iterdir()) == before
 

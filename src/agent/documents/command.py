@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ import click
 from agent.display import plural
 from agent.documents.libraries import libraries_are_there
 from agent.errors import StartError, WrongUse
+from agent.names import clean
 from pipelines.saying import Listener
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ def _show(findings: Findings, *, as_json: bool, as_csv: bool, unread: Sequence[s
     if as_json:
         click.echo(findings.json())
     elif as_csv:
-        click.echo(findings.csv(), nl=False)
+        click.echo(findings.csv(shown=sys.stdout.isatty()).encode(), nl=False)
     else:
         _print(findings)
     broken = [f"{one.source}: {one.outcome}: {one.reason}" for one in findings.documents if one.outcome != "done"]
@@ -116,7 +118,7 @@ def _show(findings: Findings, *, as_json: bool, as_csv: bool, unread: Sequence[s
 def _end(broken: list[str]) -> None:
     """Say what is left over, and exit."""
     for line in _cut(broken):
-        click.echo(line, err=True)
+        click.echo(clean(line), err=True)
     sys.exit(LEFT_OVER if broken else 0)
 
 
@@ -138,7 +140,17 @@ def _found(sources: tuple[str, ...]) -> tuple[list[str], list[str]]:
             unread += not_read
         else:
             found.append(str(path))
-    return list(dict.fromkeys(found)), unread
+    return _once(found), _once(unread)
+
+
+def _once(sources: list[str]) -> list[str]:
+    """Each file by the first name that was given for it, however many lead there."""
+    from agent.documents.reading import is_address
+
+    by_place: dict[str, str] = {}
+    for source in sources:
+        by_place.setdefault(source if is_address(source) else os.path.realpath(source), source)
+    return list(by_place.values())
 
 
 def _sample_set(folder: Path) -> list[str]:
@@ -160,8 +172,7 @@ def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Calla
     def line(document: Document) -> str:
         nonlocal done
         done += 1
-        what = plural(len(document.facts.biomarkers), "result") + " on " + plural(document.pages, "page")
-        return f"[{done}/{total}] {document.name}: {what if document.pages else document.reason}"
+        return clean(f"[{done}/{total}] {document.name}: {document.said}")
 
     if not sys.stderr.isatty():
         return lambda document: lambda fraction, note: None, lambda document: click.echo(line(document), err=True)
@@ -175,7 +186,7 @@ def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Calla
     bars: dict[int, TaskID] = {}
 
     def begun(document: Document) -> Listener:
-        bars[id(document)] = bar = progress.add_task(escape(document.name), total=1.0)
+        bars[id(document)] = bar = progress.add_task(escape(clean(document.name)), total=1.0)
         return lambda fraction, note: progress.update(bar, completed=fraction)
 
     def ended(document: Document) -> None:
@@ -189,7 +200,9 @@ def _shown(stack: ExitStack, total: int) -> tuple[Callable[..., Listener], Calla
 def _print(findings: Findings) -> None:
     from rich.console import Console
 
-    if sys.stdout.isatty():
+    if not findings.grouped.groups:
+        """No table of nothing."""
+    elif sys.stdout.isatty():
         console = Console(highlight=False)
         console.print(findings.table(console.width))
     else:
@@ -204,7 +217,7 @@ def _print(findings: Findings) -> None:
     if unmapped := findings.grouped.unmapped:
         click.echo(f"{plural(len(unmapped), 'result')} of no analyte that is known (--csv and --json have them):")
         for text in _cut([f"  {one.name}: {one.value.printed} {one.unit}".rstrip() for one in unmapped]):
-            click.echo(text)
+            click.echo(clean(text))
     for one, several in (("diagnosis", "diagnoses"), ("procedure", "procedures"), ("variant", "variants")):
         if count := sum(len(getattr(document.facts, several)) for document in findings.documents):
             click.echo(f"{count:,} {one if count == 1 else several} (--json has them)")

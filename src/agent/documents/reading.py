@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from urllib.parse import urlsplit
 
 from agent.child import ChildError
 from agent.children import Children
+from agent.display import plural
 from agent.errors import ConfigError
 from pipelines.context import InlineContext
 from pipelines.documents import router
 from pipelines.documents.facts import Facts
+from pipelines.documents.pages import SAYS_NOTHING, Passed
 from pipelines.documents.parser import parse_by_rules
 from pipelines.documents.router_settings import RouterSettings
 from pipelines.errors import InputRejected, RecordNotFoundError, TaskError
@@ -40,11 +43,25 @@ class Document:
     outcome: Literal["done", "partial", "rejected", "failed"] = "failed"
     reason: str = ""
     pages: int = 0
+    """Those that were read."""
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """Why (`blank`, `no-text`) -> how many of its other pages have nothing to read on them."""
     facts: Facts = field(default_factory=Facts)
 
     @property
     def name(self) -> str:
         return self.source.rstrip("/").rsplit("/", 1)[-1] or self.source
+
+    @property
+    def said(self) -> str:
+        """What came of it, in words; never nothing."""
+        if self.outcome in ("rejected", "failed"):
+            return self.reason or self.outcome
+        said = f"{plural(len(self.facts.biomarkers), 'result')} on {plural(self.pages, 'page')}"
+        others = [
+            f"{plural(count, 'other page' if self.pages else 'page')} {why}" for why, count in self.passed_over.items()
+        ]
+        return "; ".join([said, *others, *([self.reason] if self.reason else [])])
 
 
 class Surroundings(InlineContext):
@@ -109,6 +126,7 @@ async def _read(document: Document, source: str, settings: RouterSettings, conte
         else:
             routed = await router.run(path=source, settings=settings, context=context)
         document.pages = len(routed.pages)
+        document.passed_over = _nothing_on(routed.skipped)
         document.facts = await context.child(parse_by_rules, routed.pages)
         document.outcome = "partial" if routed.outcome == "partial" else "done"
         document.reason = routed.reason or ""
@@ -118,6 +136,15 @@ async def _read(document: Document, source: str, settings: RouterSettings, conte
         document.reason = f"not found: {error}"
     except (TaskError, ChildError, OSError, TimeoutError) as error:
         document.reason = str(error).partition("\n")[0] or type(error).__name__
+
+
+def _nothing_on(skipped: Sequence[Passed]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for page in skipped:
+        why = page.reason.partition(":")[0]
+        if why in SAYS_NOTHING:
+            found[why] += page.count
+    return dict(found)
 
 
 def pdfs_below(folder: Path) -> tuple[list[str], list[str]]:

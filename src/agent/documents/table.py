@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent.names import clean, csv_line, json_text
 from agent.tracks import safe_cell
 from pipelines.documents.grouper import Amount, Group, Grouped, Measured, group_facts
+from pipelines.payload import encode_path, text_path
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,30 +55,29 @@ class Findings:
         for group in self.grouped.groups:
             cells = [_results_of(group, date) for date in shown]
             if any(cells):
-                flagged = [Text(text, style="red" if "*" in text else "") for text in cells]
-                table.add_row(Text(_called(group)), Text(_unit_of(group)), *flagged)
+                flagged = [Text(clean(text), style="red" if "*" in text else "") for text in cells]
+                table.add_row(Text(_called(group)), Text(clean(_unit_of(group))), *flagged)
         return table
 
-    def csv(self) -> str:
-        """A result a line; what no analyte is known for has none."""
-        out = io.StringIO()
-        writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
-        writer.writeheader()
+    def csv(self, *, shown: bool = False) -> str:
+        """A result a line; what no analyte is known for has none. `shown`: on a terminal, in one line each."""
+        lines = [csv_line(CSV_COLUMNS)]
         for row in self._rows():
-            writer.writerow({name: safe_cell(value) for name, value in row.items()})
-        return out.getvalue()
+            cells = [safe_cell(row[name]) for name in CSV_COLUMNS]
+            lines.append(csv_line(clean(str(cell)) for cell in cells) if shown else csv_line(cells))
+        return "".join(lines)
 
     def json(self) -> str:
         """The documents with all their facts, and the groups."""
         documents = [
             {
-                "source": one.source, "outcome": one.outcome, "reason": one.reason or None, "pages": one.pages,
-                "facts": one.facts.model_dump(mode="json"),
+                "source": _as_text(one.source), "outcome": one.outcome, "reason": one.reason or None,
+                "pages": one.pages, "passed_over": one.passed_over, "facts": one.facts.model_dump(mode="json"),
             }
             for one in self.documents
         ]  # fmt: skip
         said = {"documents": documents, **self.grouped.model_dump(mode="json", include={"groups", "unmapped"})}
-        return json.dumps(said, indent=2, ensure_ascii=False)
+        return json_text(said)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for group in self.grouped.groups:
@@ -97,9 +95,14 @@ class Findings:
             "si_value": _number(si), "si_unit": si.unit if si else "",
             "flag": printed.flag, "reference": printed.reference.printed if printed.reference else "",
             "printed_name": printed.name, "printed_value": printed.value.printed, "printed_unit": printed.unit,
-            "document": where.source if where else "", "page": printed.span.page,
+            "document": _as_text(where.source) if where else "", "page": printed.span.page,
             "also_printed": len(measured.also_at),
         }  # fmt: skip
+
+
+def _as_text(source: str) -> str:
+    """A path or an address with all of its characters; bytes that are no text are replaced."""
+    return text_path(encode_path(source))
 
 
 def _specimen(measured: Measured, group: Group | None) -> str:

@@ -18,6 +18,7 @@ from agent.hub.file_tasks import FINGERPRINT, FOUND, METADATA, version_for
 from agent.hub.schema import files, results, tracks
 from agent.hub.track_row import number, printable
 from pipelines.music.duplicates import Copy, best_copy
+from pipelines.payload import text_path
 
 SHORT = "short"
 """Reason of a fingerprint that holds clearly less than its file declares."""
@@ -42,6 +43,10 @@ class Member:
     """False where clearly less could be decoded than the file declares."""
     sha256: str
 
+    def as_json(self) -> dict[str, Any]:
+        """The same as a JSON object; `path` has all characters of the name."""
+        return {**asdict(self), "path": text_path(self.encoded_path)}
+
 
 @dataclass(frozen=True)
 class Group:
@@ -61,7 +66,8 @@ class Group:
 
     def as_json(self) -> dict[str, Any]:
         """The same as a JSON object."""
-        return {**asdict(self), "keep": self.members[0].id, "spare_bytes": self.spare}
+        members = [member.as_json() for member in self.members]
+        return {**asdict(self), "members": members, "keep": self.members[0].id, "spare_bytes": self.spare}
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Pair:
 
     def as_json(self) -> dict[str, Any]:
         """The same as a JSON object."""
-        return asdict(self)
+        return {**asdict(self), "file": self.file.as_json(), "of": self.of.as_json()}
 
 
 def read_groups(connection: sa.Connection, labels: Mapping[str, str], limit: int | None, offset: int) -> list[Group]:

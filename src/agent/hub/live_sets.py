@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from agent.hub.file_tasks import FINGERPRINT, FOUND, SET, SET_TASKS
 from agent.hub.schema import files, owed, results, tracks
-from pipelines.payload import display_path
+from pipelines.payload import display_path, text_path
 
 QUIET = 300.0
 """Seconds without a new fingerprint after which those that are still owed are not waited for: they fail, or hang."""
@@ -37,10 +37,12 @@ class LiveSet:
     reason: str | None
     finished_at: float
     result: dict[str, Any]
+    encoded_path: str
+    """Percent-encoded: finds the file whatever bytes its name holds."""
 
     def as_json(self) -> dict[str, Any]:
-        """For tools."""
-        return dict(self.__dict__)
+        """For tools; `path` has all characters of the name."""
+        return {**self.__dict__, "path": text_path(self.encoded_path)}
 
 
 def ripe(connection: sa.Connection, indexed: float) -> sa.ColumnElement[bool]:
@@ -85,7 +87,7 @@ def read(connection: sa.Connection, limit: int | None = None, offset: int = 0) -
     return [
         LiveSet(
             *(row.file_id, display_path(row.path), row.artist, row.title, row.duration),
-            *(row.outcome, row.reason, row.finished_at, json.loads(row.result)),
+            *(row.outcome, row.reason, row.finished_at, json.loads(row.result), row.path),
         )
         for row in rows
     ]

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from agent.hub.derived import values_of
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA
 from agent.hub.schema import files, tracks
+from pipelines.payload import text_path
 
 SORTS: dict[str, tuple[sa.ColumnElement[Any], ...]] = {
     "artist": (sa.func.lower(tracks.c.artist), sa.func.lower(tracks.c.title)),
@@ -58,8 +59,8 @@ class Track:
     """Percent-encoded: finds the file again whatever bytes its name holds; `path` is for people."""
 
     def as_json(self) -> dict[str, Any]:
-        """The same as a JSON object."""
-        return asdict(self)
+        """The same as a JSON object; `path` has all characters of the name."""
+        return {**asdict(self), "path": text_path(self.encoded_path) or self.path}
 
 
 @dataclass(frozen=True)

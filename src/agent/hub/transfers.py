@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from agent.hub.derived import file_id_of, values_of
 from agent.hub.schema import files, results, tracks
 from agent.hub.tracks import TrackFilter
-from pipelines.payload import display_path
+from pipelines.payload import display_path, text_path
 
 S3, PUSH = "s3_upload", "push_file"
 SERVICES = (S3, PUSH)
@@ -43,10 +43,12 @@ class Transfer:
     finished_at: float
     attempts: int
     result: dict[str, Any]
+    encoded_path: str = ""
+    """Percent-encoded: finds the file whatever bytes its name holds."""
 
     def as_json(self) -> dict[str, Any]:
-        """The same as a JSON object."""
-        return asdict(self)
+        """The same as a JSON object; `path` has all characters of the name."""
+        return {**asdict(self), "path": text_path(self.encoded_path)}
 
 
 def choose(connection: sa.Connection, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
@@ -74,17 +76,18 @@ def recorded(connection: sa.Connection, limit: int) -> list[Transfer]:
     ).all()
     ids = {file_id for row in rows if (file_id := file_id_of(row.record_id)) is not None}
     known = sa.select(files.c.id, files.c.path).where(files.c.id.in_(values_of(sorted(ids))))
-    paths = {str(row.id): display_path(row.path) for row in connection.execute(known)}
+    paths = {str(row.id): row.path for row in connection.execute(known)}
     return [
         Transfer(
             row.service,
             row.record_id,
-            paths.get(row.record_id, ""),
+            display_path(encoded := paths.get(row.record_id, "")),
             row.outcome,
             row.reason,
             row.finished_at,
             row.attempts,
             json.loads(row.result),
+            encoded,
         )
         for row in rows
     ]

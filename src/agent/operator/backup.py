@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sqlite3
@@ -56,7 +57,8 @@ def backup(target: str, force: bool) -> None:
 def restore(source: str) -> None:
     """Make FILE (-: the input), a copy by `phaze backup`, the catalogue of this data folder; no hub may run on it.
 
-    It is checked first. What was there is kept beside it, as catalogue.sqlite.before.
+    It is checked first. What was there is kept beside it, as catalogue.sqlite.before (then .before.2 and on: one that
+    was kept earlier is never replaced).
     """
     folder = load_settings().data_dir
     try:
@@ -68,11 +70,12 @@ def restore(source: str) -> None:
                 os.fsync(file.fileno())
             draft.chmod(0o600)
             results = _usable(draft, source)
-            _put_aside(folder / FILE_NAME)
+            kept = _put_aside(folder / FILE_NAME)
             draft.replace(folder / FILE_NAME)
     except OSError as error:
         raise UserError(f"{error.filename or folder} cannot be used ({error.strerror})") from None
-    click.echo(f"{folder / FILE_NAME}: {results:,} results")
+    before = f"; what was there is kept as {kept}" if kept else ""
+    click.echo(f"{folder / FILE_NAME}: {results:,} results{before}")
 
 
 def _usable(copy: Path, name: str) -> int:
@@ -91,8 +94,12 @@ def _usable(copy: Path, name: str) -> int:
     return int(results)
 
 
-def _put_aside(catalogue: Path) -> None:
-    """Rename a catalogue that nobody uses, its log written back into it. Raises UserError where somebody does."""
+def _put_aside(catalogue: Path) -> Path | None:
+    """Rename a catalogue that nobody uses, its log written back into it: its new name, None where there is none.
+
+    Raises UserError where somebody uses it.
+    """
+    kept: Path | None = None
     if catalogue.exists():
         try:
             with closing(sqlite3.connect(catalogue, timeout=1.0)) as connection:
@@ -104,10 +111,18 @@ def _put_aside(catalogue: Path) -> None:
                 raise UserError(f"a hub runs on {catalogue}; stop it first, and start it afterwards") from None
         except sqlite3.Error:
             """Damaged: what it is replaced for."""
-        catalogue.replace(catalogue.with_name(f"{FILE_NAME}.before"))
+        kept = _free_name(catalogue.with_name(f"{FILE_NAME}.before"))
+        catalogue.rename(kept)
     for rest in ("-wal", "-shm"):
         catalogue.with_name(f"{FILE_NAME}{rest}").unlink(missing_ok=True)
     shutil.rmtree(catalogue.with_name(PRINTS_FOLDER), ignore_errors=True)  # made anew from the catalogue
+    return kept
+
+
+def _free_name(wanted: Path) -> Path:
+    """`wanted`, or with the first number behind it of which there is none."""
+    names = (wanted.with_name(f"{wanted.name}.{n}") for n in itertools.count(2))
+    return next(path for path in itertools.chain([wanted], names) if not os.path.lexists(path))
 
 
 def copy_catalogue(source: Path, target: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 
 import click
@@ -52,6 +53,8 @@ def wait(timeout: float | None) -> None:
 
     Exit code 0 then, 4 when the time is over.
     """
+    if timeout is not None and not math.isfinite(timeout):
+        raise click.BadParameter("must be a number of seconds; leave it out to wait for ever", param_hint="'--timeout'")
     settings = load_settings()
 
     async def until_empty() -> list[str] | None:

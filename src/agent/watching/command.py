@@ -14,6 +14,7 @@ import structlog
 from agent import logs
 from agent.errors import WrongUse
 from agent.operator.hub import Hub
+from agent.roots import outermost
 from agent.settings import Settings, load_settings
 from agent.watching.root import WatchedRoot
 
@@ -35,7 +36,7 @@ def watch(paths: tuple[str, ...]) -> None:
     or to the hub of PHAZE_HUB_URL. Folders on network mounts are looked at every PHAZE_WATCH_POLL_SECONDS.
     """
     settings = load_settings()
-    roots = outermost([_root(path) for path in paths])
+    roots = sorted(outermost([_root(path) for path in paths]))
     logs.configure(settings.log_level, settings.log_format, part="watch")
     Hub(settings).close()  # says at once if there is no token to be had
     Watcher(settings, roots).run()
@@ -46,13 +47,6 @@ def _root(text: str) -> Path:
     if not text or absolute.is_file():
         raise WrongUse(f"{text or 'an empty path'} is no folder; give the folders to watch")
     return absolute
-
-
-def outermost(roots: list[Path]) -> list[Path]:
-    """Without those that lie in another one, which is watched with all that is in it."""
-    return sorted(
-        root for root in set(roots) if not any(root != other and root.is_relative_to(other) for other in roots)
-    )
 
 
 class Watcher:

@@ -52,6 +52,11 @@ class Passed(BaseModel):
     last: int | None = None
     """The last of several in a row; None: it is one."""
 
+    @property
+    def count(self) -> int:
+        """How many pages it stands for."""
+        return (self.last or self.number) - self.number + 1
+
 
 class ReadPages(TaskResult):
     """Every page of the document is in exactly one of `pages`, `skipped` and `failed`. The outcome is `partial` where
@@ -180,7 +185,7 @@ class Reading:
             raise InputRejected("unreadable", f"none of its {count} pages: {result.failed[0].reason}")
         if result.failed or missing:
             passed = [*result.failed, *missing]
-            pages = sum((page.last or page.number) - page.number + 1 for page in passed)
+            pages = sum(page.count for page in passed)
             result.outcome = "partial"
             result.reason = f"{pages} of {count} pages: {passed[0].reason}"
         return result

@@ -98,6 +98,18 @@ def test_a_copy_is_restored_and_what_was_there_is_kept(data: Path, tmp_path: Pat
     assert results(data) == 20
 
 
+def test_whoever_restores_again_and_again_loses_no_catalogue(data: Path, tmp_path: Path) -> None:
+    filled(data)
+    copy = phaze("backup", "-").stdout
+    with Catalogue(data) as catalogue:
+        catalogue.record("local", entries(1))
+    for name in (".before", ".before.2", ".before.3"):
+        said = phaze("restore", "-", given=copy).stdout.decode()
+        assert said.endswith(f": 10 results; what was there is kept as {data / 'catalogue.sqlite'}{name}\n")
+    (data / "catalogue.sqlite.before").replace(data / "catalogue.sqlite")
+    assert results(data) == 20
+
+
 def test_nothing_is_restored_under_a_running_hub_or_from_what_is_no_whole_catalogue(data: Path, tmp_path: Path) -> None:
     filled(data)
     copy = bytearray(phaze("backup", "-").stdout)

@@ -1,7 +1,7 @@
 -- release.lua: let go of a queue's parked jobs what may go, whatever number of circuits holds them.
 -- KEYS  the set of circuits (and of `paused:` and a name) that hold jobs of the asker's queue
 -- ARGV  the queue, the slots of the worker that asks, probes of a circuit, most to move
--- -> the number of jobs let go
+-- -> the number of jobs let go, or dropped because they wait here no longer
 -- Behind a circuit that is closed, and a pause that is over, all may go. One that may be probed lets go a job for each
 -- permit that is free, less those that it let go before and that still wait for a worker; and no more of all circuits
 -- wait on one queue than the asker has slots. The circuit that was not looked at for longest is looked at first.
@@ -46,9 +46,9 @@ local function sorted_out()
 end
 
 local function release_all(name, number)
-    local _, moved = unpark(parked_key(name), number)
+    local taken = unpark(parked_key(name), number)
     if redis.call('LLEN', parked_key(name)) == 0 then redis.call('SREM', on, name) end
-    return moved
+    return taken
 end
 
 -- What was let go to probe and still waits for a worker of `queue`: {number of all, circuit -> number}.
@@ -132,11 +132,12 @@ local function release_probes(name, number)
 end
 
 local free, due = sorted_out()
-local moved = 0
+local moved, left = 0, most
 for _, name in ipairs(free) do
-    if moved >= most then break end
-    local ok, number = pcall(release_all, name, most - moved)  -- one bad entry never spoils the others
-    moved = moved + (ok and number or 0)
+    if left < 1 then break end
+    local ok, number = pcall(release_all, name, left)  -- one bad entry never spoils the others
+    number = ok and number or 0
+    moved, left = moved + number, left - math.max(1, number)
 end
 if #due == 0 then return moved end
 local here = waiting(ARGV[1])

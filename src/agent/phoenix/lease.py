@@ -66,6 +66,8 @@ class Leases:
         self._renew_every = queue.lease / RENEWALS
         self._wedged = wedged
         self._ticked = self._went_on = time.monotonic()
+        self._late: dict[str, float] = {}
+        """Token -> when its run was first seen past its deadline (monotonic seconds)."""
         self._stopped = threading.Event()
         self._complain = OncePer(60.0)
         self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
@@ -137,9 +139,12 @@ class Leases:
             os._exit(EXIT_WEDGED)
 
     def _end_if_unstoppable(self) -> None:
-        late = time.monotonic() - self._renew_every
-        for run in self._held():
-            if max(run.deadline, self._went_on) < late:
+        """It takes two looks: a process that was stopped between them, even in a renewal, has had no time to end it."""
+        now = time.monotonic()
+        held = self._held()
+        self._late = {run.token: self._late.get(run.token, now) for run in held if run.deadline < now}
+        for run in held:
+            if max(self._late.get(run.token, now), self._went_on) <= now - self._renew_every:
                 log.critical("worker.unstoppable_job", task=run.service, record_id=run.record)
                 os._exit(EXIT_WEDGED)
 

@@ -42,7 +42,7 @@ RECORDS = ("a", "b")
 Key = tuple[int, str]
 Held = tuple[str, int, Run]
 QUEUE = st.sampled_from(QUEUES)
-KEYS = st.tuples(QUEUE, st.sampled_from(RECORDS))
+KEYS = st.tuples(QUEUE, st.sampled_from("aaab"))  # they meet at one record more often than not
 OWNERS = st.sampled_from(("w1", "w2", "w3"))
 
 MOVED_CLOCK = part("prelude").replace(
@@ -128,7 +128,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, q=QUEUE, n=st.integers(1, 3), heard=st.sampled_from([True, True, True, False]))
     def claim(self, owner: str, q: int, n: int, heard: bool) -> None:
-        _, runs, _ = self.call(self.queues[q].step(owner, "meta", n))
+        _, runs, _ = self.call(self.queues[q].step(f"{owner}-{q}", "meta", n))  # a worker has one queue
         for run in runs:
             key = q, run.record
             assert self.place[key] == "queued"
@@ -174,7 +174,7 @@ class Machine(RuleBasedStateMachine):
         return self.place.get(key) == "running" and self.running[key] is run and self.holder.get(run.record) == key
 
     def end(self, index: int) -> Held:
-        return self.held[index % len(self.held)]
+        return self.held[-1 - index % len(self.held)]  # the latest ones more often
 
     @precondition(lambda self: self.held)
     @rule(index=st.integers(0, 50), again=st.booleans())
@@ -252,7 +252,7 @@ class Machine(RuleBasedStateMachine):
         lost = [run for of, at, run in self.unheard_of if (of, at) == (owner, q)]
         found = {(q, run.record) for run in lost if self.owns(q, run)}
         given = found - self.asked - self.after.keys()
-        assert self.call(self.queues[q].unheard(owner, known)) == len(given)
+        assert self.call(self.queues[q].unheard(f"{owner}-{q}", known)) == len(given)
         for key in found:
             self.unlock(key)
             if key in given:
@@ -273,7 +273,7 @@ class Machine(RuleBasedStateMachine):
         for key in found:
             self.place[key] = "queued"
 
-    @rule(ms=st.integers(1, 40_000))
+    @rule(ms=st.sampled_from([1, 2_000, 3_000, LEASE_MS + 1, 40_000]))
     def time_passes(self, ms: int) -> None:
         self.now += ms
         self.set_clock()
@@ -310,6 +310,21 @@ class Machine(RuleBasedStateMachine):
             if key[0] == q and place == "parked":
                 self.place[key] = "queued"
 
+    @rule(key=KEYS, owner=OWNERS, dies=st.booleans())
+    def run(self, key: Key, owner: str, dies: bool) -> None:
+        """A worker gets a job at once; and may never be heard again, for so long that its lease ends."""
+        if self.is_free(key):
+            self.enqueue(key, False, 0)
+        self.claim("dead" if dies else owner, key[0], 3, True)
+        if dies:
+            self.time_passes(LEASE_MS + 1)
+
+    @precondition(lambda self: len(self.place) > 1)  # else there would be hardly any jobs
+    @rule(index=st.integers(0, 50))
+    def abort_one(self, index: int) -> None:
+        self.abort(list(self.place)[index % len(self.place)])
+
+    @precondition(lambda self: len(self.place) > 1)
     @rule(key=KEYS)
     def abort(self, key: Key) -> None:
         job = Job("task", key=f"task:{key[1]}", queue=self.queues[key[0]])
@@ -327,7 +342,7 @@ class Machine(RuleBasedStateMachine):
                 del self.holder[key[1]]
             self.gone(key)
 
-    @precondition(lambda self: self.place)
+    @precondition(lambda self: len(self.place) > 1)
     @rule(index=st.integers(0, 50))
     def plain_abort(self, index: int) -> None:
         """SAQ's own: it knows no job that runs here, and its key that keeps others out is over at once."""

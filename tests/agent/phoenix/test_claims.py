@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from agent.phoenix import keys
 from agent.phoenix.boot import take_over_queue
-from agent.phoenix.endings import Endings, Result
+from agent.phoenix.endings import UNKNOWN_SERVICE, Endings, Result
 from agent.phoenix.queue import LaneQueue
 from agent.phoenix.worker import LaneWorker
 from tests.agent.phoenix.engines import running, until
@@ -86,8 +86,8 @@ async def test_names_that_are_no_text_are_set_aside_and_hold_up_nobody(queue: La
         assert await until(lambda: gone(queue), 20)
     assert sorted(ran) == [f"work:{n}" for n in range(5)]
     assert worker.stale == 0
-    for task in (b"work", b"unknown"):  # the other task is nobody's
-        assert await redis.llen(b"phoenix:" + task + b":quarantine") == 1
+    for service in ("work", UNKNOWN_SERVICE):  # the other task's name is no task's
+        assert await redis.llen(keys.quarantine_key(service)) == 1
 
 
 async def gone(queue: LaneQueue) -> bool:

@@ -17,6 +17,7 @@ import click
 import httpx
 import psutil
 
+from agent import profile_models
 from agent.display import plural
 from agent.documents.libraries import libraries_are_there
 from agent.embedded import Fleet
@@ -63,7 +64,7 @@ def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples:
     roots = [_root(path) for path in paths]
     files = bool(roots) or samples or not documents
     if files:
-        _tools_are_there()
+        _tools_are_there(settings)
     if documents:
         libraries_are_there()
     if not roots and once and not samples:
@@ -81,7 +82,7 @@ def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples:
     sys.exit(code)
 
 
-def _tools_are_there() -> None:
+def _tools_are_there(settings: Settings) -> None:
     """What every file would fail for is said once, before anything starts."""
     from pipelines.errors import ToolMissing
     from pipelines.music.ffmpeg import ffmpeg_path
@@ -90,6 +91,8 @@ def _tools_are_there() -> None:
         ffmpeg_path()
     except ToolMissing as error:
         raise StartError(f"{error} (`phaze doctor` looks at everything)") from None
+    if (wanted := profile_models.missing(settings)) is not None:
+        raise StartError(f"{wanted}; {profile_models.REMEDY}")
     if importlib.util.find_spec("essentia") is None:
         raise StartError(
             "essentia is not installed; pip install 'phaze-agent[music]' (`phaze doctor` looks at everything)"

@@ -41,6 +41,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "keep_key": ("keep_key",),
     "drop_key": ("drop_key",),
     "report": ("report",),
+    "supersede": ("supersede",),
 }
 """script -> the files that it consists of, after the prelude."""
 

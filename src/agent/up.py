@@ -20,7 +20,7 @@ import psutil
 from agent import profile_models
 from agent.display import plural
 from agent.documents.libraries import libraries_are_there
-from agent.embedded import Fleet
+from agent.embedded import Fleet, said_last
 from agent.errors import ConfigError, StartError, UserError, WrongUse
 from agent.lanes import FILE_LANES, lanes_for
 from agent.progress import JsonView, PlainView, TerminalView, View
@@ -226,9 +226,9 @@ class Run:
         complain = OncePer(60.0)
         while not self._stop.is_set():
             if (program := self._fleet.misconfigured()) is not None:
-                raise ConfigError(f"{program.name}: {program.log_tail(1).removeprefix('phaze: ')} (log: {program.log})")
+                raise ConfigError(f"{program.name}: {said_last(program)} (log: {program.log})")
             if self.once and (program := self._fleet.hopeless()) is not None:
-                raise UserError(f"{program.name} dies at every start: {program.log_tail(1)} (log: {program.log})")
+                raise UserError(f"{program.name} dies at every start: {said_last(program)} (log: {program.log})")
             try:
                 response = await client.get("/api/status", params={"agent": self.settings.agent_id})
                 response.raise_for_status()

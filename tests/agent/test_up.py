@@ -326,6 +326,18 @@ def test_what_cannot_start_is_one_line(start: Callable[..., Up], tmp_path: Path)
         assert run.nobody_left()
 
 
+def test_what_the_hub_cannot_start_with_is_its_one_line(start: Callable[..., Up], tmp_path: Path) -> None:
+    for given, said in (
+        ({"PHAZE_HUB_HOST": "foo.invalid"}, "phaze: PHAZE_HUB_HOST=foo.invalid is not an address of this machine ("),
+        ({"PHAZE_HUB_HOST": "0.0.0.0"}, "phaze: PHAZE_HUB_PASSWORD is not set, without which"),
+        ({"PHAZE_S3_BUCKET": "b"}, "phaze: PHAZE_S3_BUCKET is set and PHAZE_S3_ACCESS_KEY_ID is not; set it, or"),
+    ):
+        bad = start(tmp_path, "--once", **given)
+        assert bad.end() == 2
+        assert bad.err.startswith(said)
+        assert bad.err.count("\n") == 1
+
+
 def test_an_empty_folder_ends_at_once_and_says_so(start: Callable[..., Up], tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     up = start(tmp_path / "empty", "--once")

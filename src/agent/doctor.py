@@ -18,7 +18,7 @@ import httpx
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
-from agent import budget
+from agent import budget, profile_models
 from agent.documents import libraries
 from agent.embedded import default_slots
 from agent.errors import ConfigError
@@ -105,9 +105,8 @@ def installed_models(settings: Settings) -> Iterator[Finding]:
     names = [name for name, model in MODELS.items() if is_installed(model, folder)]
     if names:
         yield Finding("models", "ok", f"{', '.join(names)} in {folder}")
-    elif settings.profile == "full":
-        remedy = "phaze models install musicnn tempocnn, or set PHAZE_PROFILE to another profile"
-        yield Finding("models", "missing", f"PHAZE_PROFILE=full, and {folder} holds none", remedy)
+    if (wanted := profile_models.missing(settings)) is not None:
+        yield Finding("models", "missing", wanted, profile_models.REMEDY)
 
 
 def queue_server(settings: Settings) -> Iterator[Finding]:

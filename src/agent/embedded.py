@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 
 from agent import budget, kept
 from agent.display import plural
-from agent.errors import StartError
+from agent.errors import ConfigError, StartError
 from agent.lanes import CPU_LANES, lanes_for, queue_name, tasks_of
 from agent.phoenix.boot import check_server
 from agent.phoenix.bridge import release_entries
@@ -246,9 +246,16 @@ class Fleet:
                     url = (self.data / "hub.url").read_text("utf-8").strip()
                     if (await client.get(f"{url}/health")).status_code == httpx.codes.OK:
                         return url
+                if self.hub.misconfigured:
+                    raise ConfigError(said_last(self.hub))
                 if self.hub.gave_up or time.monotonic() > deadline:
-                    raise StartError("the hub did not start: " + (self.hub.log_tail(1) or f"see {self.hub.log}"))
+                    raise StartError(f"the hub did not start: {said_last(self.hub)}")
                 await asyncio.sleep(0.05)
+
+
+def said_last(program: Supervised) -> str:
+    """Why it ended, in its own words."""
+    return program.log_tail(1).removeprefix("phaze: ") or f"see {program.log}"
 
 
 def _without(env: Mapping[str, str], *prefixes: str) -> dict[str, str]:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes, urlsplit
 
 import click
 from pydantic import ValidationError
@@ -17,8 +16,10 @@ from pydantic import ValidationError
 from agent.display import AT_MOST, plural
 from agent.errors import ConfigError, WrongUse
 from agent.operator.server import run, server
+from agent.redaction import redact_text
 from agent.settings import Settings, load_settings
 from pipelines.errors import InputRejected
+from pipelines.files.ssh_target import ssh_target
 from pipelines.payload import FilePayload, display_path, encode_path
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def target_of(target: str, settings: Settings) -> tuple[str, Make, str]:
         if settings.push_to is None:
             raise ConfigError("PHAZE_PUSH_TO is not set; give ssh://USER@HOST[:PORT]/FOLDER (docs/transfers.md)")
         target = settings.push_to
-    fields = ssh_target(target)
+    fields = target_fields(target)
     fields["host_keys"] = host_keys(settings, fields["host"], fields["port"])
     try:
         PushPayload(version="-", path="/-", size=0, **fields)
@@ -125,16 +126,13 @@ def target_of(target: str, settings: Settings) -> tuple[str, Make, str]:
     return "push_file", lambda file: PushPayload(**file, **fields), _digest([str(value) for value in fields.values()])
 
 
-def ssh_target(url: str) -> dict[str, Any]:
+def target_fields(url: str) -> dict[str, Any]:
     """Of ssh://USER@HOST[:PORT]/FOLDER: host, port, user, destination. Raises WrongUse."""
     try:
-        parts = urlsplit(url)
-        host, port, user = parts.hostname, parts.port or 22, parts.username
-    except ValueError:
-        raise WrongUse(f"{url} is no target: its port is no number from 1 to 65535") from None
-    if not (host and user) or parts.scheme != "ssh" or parts.password or len(parts.path) < 2:
-        raise WrongUse(f"{url} is no target; give s3, ssh, or ssh://USER@HOST[:PORT]/FOLDER")
-    return {"host": host, "port": port, "user": user, "destination": encode_path(unquote_to_bytes(parts.path))}
+        target = ssh_target(url)
+    except ValueError as error:
+        raise WrongUse(f"{redact_text(url)} is no target; give s3, ssh, or an address, which {error}") from None
+    return {"host": target.host, "port": target.port, "user": target.user, "destination": encode_path(target.folder)}
 
 
 def host_keys(settings: Settings, host: str, port: int) -> list[str]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from platformdirs import user_data_path
@@ -33,6 +34,7 @@ from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
 from pipelines.documents.addresses import networks_of
 from pipelines.documents.page import MOST_PAGES
+from pipelines.files.ssh_target import ssh_target
 from pipelines.music.models.catalogue import OFFICIAL
 from pipelines.music.profiles import Profile
 
@@ -69,6 +71,15 @@ def usable_agent_id(value: str) -> str:
                 f"must not end in -{lane}: its base queue would be another agent's {lane} lane; choose another id"
             )
     return value
+
+
+def _is_http(value: str) -> bool:
+    """Whether it is an address with a host and, if any, a port."""
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in value
+    except ValueError:
+        return False
 
 
 def with_every_lanes_knob(settings: type[T]) -> type[T]:
@@ -321,6 +332,22 @@ class Settings(BaseSettings):
             raise ValueError("must be one line without a colon, which HTTP sets between the name and the password")
         return value
 
+    @field_validator("push_to")
+    @classmethod
+    def _target(cls, value: str | None) -> str | None:
+        if value is not None:
+            ssh_target(value)
+        return value
+
+    @field_validator("hub_names")
+    @classmethod
+    def _host_names(cls, value: str) -> str:
+        if not all(re.fullmatch(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*)(?::\d{1,5})?", name) for name in names_in(value)):
+            raise ValueError(
+                "must be names such as hub.example or hub.example:8443, without http://, and commas between"
+            )
+        return value
+
     @field_validator("push_key")
     @classmethod
     def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
@@ -338,8 +365,8 @@ class Settings(BaseSettings):
     @field_validator("s3_endpoint")
     @classmethod
     def _endpoint(cls, value: str) -> str:
-        if value and not value.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https:// (leave it unset for AWS)")
+        if value and not _is_http(value):
+            raise ValueError("must start with http:// or https:// and name a host (leave it unset for AWS)")
         return value.rstrip("/")
 
     @field_validator("billing_path")
@@ -359,6 +386,14 @@ class Settings(BaseSettings):
             raise ValueError("must name a variable; libraries for OpenAI read OPENAI_API_KEY")
         return value
 
+    @field_validator("move_roots", "document_roots")
+    @classmethod
+    def _folders(cls, value: str | None) -> str | None:
+        for folder in filter(None, (value or "").split(os.pathsep)):
+            if not folder.startswith("/") or {".", ".."} & set(folder.split("/")):
+                raise ValueError("must be absolute folders, parted by colons, without . and ..")
+        return value
+
     @field_validator("document_networks")
     @classmethod
     def _networks(cls, value: str | None) -> str | None:
@@ -375,8 +410,8 @@ class Settings(BaseSettings):
     @field_validator("hub_url", "models_url")
     @classmethod
     def _http_scheme(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
-            raise ValueError("must start with http:// or https://")
+        if not _is_http(value):
+            raise ValueError("must start with http:// or https:// and name a host")
         return value.rstrip("/")
 
     @property

@@ -44,7 +44,8 @@ class Supervised:
         self.gave_up = False
         """Whether its last end was its own: an exit, not a signal from somebody."""
         self.misconfigured = False
-        """Whether its first start ended with the exit code of bad configuration: the next ones will, too."""
+        """Whether its first start ended with the exit code of bad configuration, as others would: there are none,
+        and its log says why in its last line."""
         self._argv = list(argv)
         self._cwd = cwd
         self._say = say
@@ -84,7 +85,7 @@ class Supervised:
         started = time.monotonic()
         while not self._stopping:
             said = await self._death()
-            if self._stopping:
+            if self._stopping or self.misconfigured:
                 return
             if time.monotonic() - started > STABLE_AFTER:
                 backoff, self.early_deaths = FIRST_BACKOFF, 0

@@ -17,9 +17,10 @@ import click
 import httpx
 import psutil
 
+from agent import profile_models
 from agent.display import plural
 from agent.documents.libraries import libraries_are_there
-from agent.embedded import Fleet
+from agent.embedded import Fleet, said_last
 from agent.errors import ConfigError, StartError, UserError, WrongUse
 from agent.lanes import FILE_LANES, lanes_for
 from agent.names import clean
@@ -65,7 +66,7 @@ def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples:
     roots = [_root(path) for path in paths]
     files = bool(roots) or samples or not documents
     if files:
-        _tools_are_there()
+        _tools_are_there(settings)
     if documents:
         libraries_are_there()
     if not roots and once and not samples:
@@ -87,7 +88,7 @@ def up(paths: tuple[str, ...], once: bool, reread: bool, as_json: bool, samples:
     sys.exit(code)
 
 
-def _tools_are_there() -> None:
+def _tools_are_there(settings: Settings) -> None:
     """What every file would fail for is said once, before anything starts."""
     from pipelines.errors import ToolMissing
     from pipelines.music.ffmpeg import ffmpeg_path
@@ -96,6 +97,8 @@ def _tools_are_there() -> None:
         ffmpeg_path()
     except ToolMissing as error:
         raise StartError(f"{error} (`phaze doctor` looks at everything)") from None
+    if (wanted := profile_models.missing(settings)) is not None:
+        raise StartError(f"{wanted}; {profile_models.REMEDY}")
     if importlib.util.find_spec("essentia") is None:
         raise StartError(
             "essentia is not installed; pip install 'phaze-agent[music]' (`phaze doctor` looks at everything)"
@@ -229,9 +232,9 @@ class Run:
         complain = OncePer(60.0)
         while not self._stop.is_set():
             if (program := self._fleet.misconfigured()) is not None:
-                raise ConfigError(f"{program.name}: {program.log_tail(1).removeprefix('phaze: ')} (log: {program.log})")
+                raise ConfigError(f"{program.name}: {said_last(program)} (log: {program.log})")
             if self.once and (program := self._fleet.hopeless()) is not None:
-                raise UserError(f"{program.name} dies at every start: {program.log_tail(1)} (log: {program.log})")
+                raise UserError(f"{program.name} dies at every start: {said_last(program)} (log: {program.log})")
             try:
                 response = await client.get("/api/status", params={"agent": self.settings.agent_id})
                 response.raise_for_status()

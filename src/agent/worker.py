@@ -14,7 +14,7 @@ import click
 import structlog
 from redis.exceptions import RedisError
 
-from agent import budget, heap, logs, metrics
+from agent import budget, heap, logs, metrics, profile_models
 from agent.cancelling import end
 from agent.children import Children
 from agent.desk import Desk
@@ -206,6 +206,8 @@ def worker() -> None:
     logs.configure(settings.log_level, settings.log_format, lane=settings.agent_lane or "all", agent=settings.agent_id)
     for name, near in unknown_variables():
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)
+    if "process_file" in tasks_of(settings.agent_lane) and (wanted := profile_models.missing(settings)) is not None:
+        log.warning("models.missing", detail=wanted, remedy=profile_models.REMEDY)
     pin_threads(settings.agent_lane)
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)

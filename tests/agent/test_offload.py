@@ -176,5 +176,5 @@ def test_only_the_keys_of_that_host_are_taken_and_another_target_is_another_vers
 
 
 def test_the_targets_folder_is_read_to_the_letter() -> None:
-    found = offload.ssh_target("ssh://phaze@nas.local:2222/vol%20ume/it's")
+    found = offload.target_fields("ssh://phaze@nas.local:2222/vol%20ume/it's")
     assert found == {"host": "nas.local", "port": 2222, "user": "phaze", "destination": "/vol%20ume/it%27s"}

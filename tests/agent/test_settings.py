@@ -45,6 +45,24 @@ def test_the_ceiling_clamps_a_lane_and_never_raises_it(name: str, monkeypatch: p
         ("PHAZE_AGENT_TOKEN", "t\u00f6ken", "PHAZE_AGENT_TOKEN must be visible ASCII characters"),
         ("PHAZE_LOG_LEVEL", "loud", "PHAZE_LOG_LEVEL=loud should be 'debug'"),
         ("PHAZE_SHUTDOWN_GRACE", "nan", "PHAZE_SHUTDOWN_GRACE"),
+        ("PHAZE_PUSH_TO", "nas:/x", "PHAZE_PUSH_TO=nas:/x must be ssh://USER@HOST[:PORT]/FOLDER"),
+        ("PHAZE_PUSH_TO", "ssh://nas/x", "PHAZE_PUSH_TO=ssh://nas/x must be ssh://USER@HOST"),
+        ("PHAZE_PUSH_TO", "ssh://u@nas", "PHAZE_PUSH_TO=ssh://u@nas must be ssh://USER@HOST"),
+        ("PHAZE_PUSH_TO", "ssh://-o@nas/x", "PHAZE_PUSH_TO=ssh://-o@nas/x must be ssh://USER@HOST"),
+        ("PHAZE_PUSH_TO", "ssh://u@nas:0/x", "PHAZE_PUSH_TO=ssh://u@nas:0/x must be ssh://USER@HOST"),
+        ("PHAZE_PUSH_TO", "ssh://u@nas:ftp/x", "PHAZE_PUSH_TO=ssh://u@nas:ftp/x must have a host, and as its port"),
+        ("PHAZE_HUB_NAMES", "http://x", "PHAZE_HUB_NAMES=http://x must be names such as hub.example"),
+        ("PHAZE_HUB_NAMES", "a.example, b.example/hub", "PHAZE_HUB_NAMES=a.example, b.example/hub must be names"),
+        ("PHAZE_HUB_NAMES", "a.example b.example", "PHAZE_HUB_NAMES=a.example b.example must be names"),
+        ("PHAZE_HUB_URL", "http://", "PHAZE_HUB_URL=http:// must start with http:// or https:// and name a host"),
+        ("PHAZE_HUB_URL", "http://hub:many", "PHAZE_HUB_URL=http://hub:many must start with"),
+        (
+            "PHAZE_S3_ENDPOINT",
+            "https://:9000",
+            "PHAZE_S3_ENDPOINT=https://:9000 must start with http:// or https:// and",
+        ),
+        ("PHAZE_MOVE_ROOTS", "/m:music", "PHAZE_MOVE_ROOTS=/m:music must be absolute folders"),
+        ("PHAZE_DOCUMENT_ROOTS", "/m/../n", "PHAZE_DOCUMENT_ROOTS=/m/../n must be absolute folders"),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_the_variable(
@@ -55,6 +73,29 @@ def test_a_bad_value_is_one_line_that_names_the_variable(
         load_settings()
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PHAZE_PUSH_TO", "ssh://phaze@nas.example/volume1/music"),
+        ("PHAZE_PUSH_TO", "ssh://u@192.168.1.4:2222/a%20b"),
+        ("PHAZE_PUSH_TO", "ssh://u@[fd00::1]/x"),
+        ("PHAZE_HUB_NAMES", "hub.example, nas:8443,my_box,"),
+        ("PHAZE_S3_ENDPOINT", "http://[::1]:9000/store"),
+        ("PHAZE_MOVE_ROOTS", "/m:/n o:"),
+    ],
+)
+def test_a_good_value_is_taken(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert getattr(load_settings(), VARIABLES[name]) == value
+
+
+def test_a_password_in_a_target_is_refused_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHAZE_PUSH_TO", "ssh://u:hunter2@nas/x")
+    with pytest.raises(ConfigError, match="without a password") as error:
+        load_settings()
+    assert "hunter2" not in str(error.value)
 
 
 def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,14 +310,32 @@ def test_what_cannot_start_is_one_line(start: Callable[..., Up], tmp_path: Path)
     toolless = start(tmp_path, "--once", PHAZE_FFMPEG="/nowhere/ffmpeg")
     assert toolless.end() == 1
     assert "PHAZE_FFMPEG=/nowhere/ffmpeg is not a program" in toolless.err
+    modelless = start(tmp_path, "--once", PHAZE_PROFILE="full")
+    assert modelless.end() == 1
+    assert modelless.err.strip() == (
+        f"phaze: PHAZE_PROFILE=full, and {tmp_path / 'data' / 'models'} holds no models; "
+        "phaze models install musicnn tempocnn, or set PHAZE_PROFILE to another profile"
+    )
     (tmp_path / "data").mkdir(exist_ok=True)
     (tmp_path / "data" / "logs").write_text("a file where a folder should be", "utf-8")
     blocked = start(tmp_path, "--once")
     assert blocked.end() == 1
     assert "PHAZE_DATA_DIR" in blocked.err
-    for run in (missing, busy, bad, empty, away, toolless, blocked):
+    for run in (missing, busy, bad, empty, away, toolless, modelless, blocked):
         assert "Traceback" not in run.err
         assert run.nobody_left()
+
+
+def test_what_the_hub_cannot_start_with_is_its_one_line(start: Callable[..., Up], tmp_path: Path) -> None:
+    for given, said in (
+        ({"PHAZE_HUB_HOST": "foo.invalid"}, "phaze: PHAZE_HUB_HOST=foo.invalid is not an address of this machine ("),
+        ({"PHAZE_HUB_HOST": "0.0.0.0"}, "phaze: PHAZE_HUB_PASSWORD is not set, without which"),
+        ({"PHAZE_S3_BUCKET": "b"}, "phaze: PHAZE_S3_BUCKET is set and PHAZE_S3_ACCESS_KEY_ID is not; set it, or"),
+    ):
+        bad = start(tmp_path, "--once", **given)
+        assert bad.end() == 2
+        assert bad.err.startswith(said)
+        assert bad.err.count("\n") == 1
 
 
 def test_an_empty_folder_ends_at_once_and_says_so(start: Callable[..., Up], tmp_path: Path) -> None:
@@ -408,6 +426,24 @@ def test_what_failed_before_is_tried_again_at_the_next_start(
     assert "that failed before are tried again" in second.err
     for service in ("fingerprint_file", "process_file"):
         assert len(second.results(service)) == 4
+
+
+def test_a_job_that_fails_for_its_profile_gives_way_when_the_profile_changes(
+    start: Callable[..., Up], few: Path, tmp_path: Path
+) -> None:
+    (few / "broken.mp3").unlink()
+    failing = tmp_path / "ffmpeg"
+    failing.write_text("#!/bin/sh\necho no >&2; kill -KILL $$\n", "utf-8")
+    failing.chmod(0o755)
+    first = start(few, PHAZE_FFMPEG=str(failing))
+    log = first.data / "logs" / "worker-analyze.log"
+    first.until(lambda: log.exists() and "job.failed" in log.read_text("utf-8"))
+    first.process.send_signal(signal.SIGINT)
+    assert first.end() == 130
+    second = start(few, "--once", PHAZE_PROFILE="fast")
+    assert second.end() == 0, second.out
+    versions = {row["version"].partition(":")[2] for row in second.results("process_file")}
+    assert versions == {"fast-2"}
 
 
 async def test_once_ends_where_only_what_is_paused_is_left_and_says_how_it_goes_on(

@@ -44,12 +44,14 @@ async def put(
     ago: float = 0.0,
     progress: float = 0.0,
     note: str = "",
+    version: str = "",
 ) -> None:
     """Have a job of the analysis lane stand where a worker would have left it; `attempts` have failed."""
     name = queue_name(agent, lane_for_task(ANALYSIS))
     queue = RedisQueue(redis, name=name)
     job = Job(ANALYSIS, key=f"{ANALYSIS}:{record}", queue=queue, attempts=attempts, status=state)
     job.error = error
+    job.kwargs = {"version": version} if version else None
     job.started = int((time.time() - ago) * 1000)
     job.progress, job.meta = progress, {"note": note}
     await redis.set(job.id, queue.serialize(job))
@@ -128,6 +130,10 @@ async def test_late_retries_are_not_waited_for(catalogue: Catalogue, redis: Redi
         await put(redis, 2, **second)
         found = await status()
         assert (found["idle"], found["settled_or_retrying"]) == (False, settled), (first, second)
+    await put(redis, 2, attempts=3, wait=60, version="of another profile")
+    assert (await status())["settled_or_retrying"] is False, "it is about to give way to the one that is owed"
+    await put(redis, 2, attempts=3, wait=60, version=result(ANALYSIS, 2, "/m/b").version)
+    assert (await status())["settled_or_retrying"] is True
     await redis.flushall()
     assert (await status())["settled_or_retrying"] is False, "a job that no queue knows is not retrying"
 

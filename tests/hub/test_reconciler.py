@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from saq.job import Job
 from saq.queue.redis import RedisQueue
 
 from agent.cancelling import end
@@ -16,13 +18,13 @@ from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
 from agent.hub.reconciler import Reconciler
 from agent.lanes import lane_for_task, queue_name
 from agent.phoenix.endings import Endings
-from agent.phoenix.keys import incomplete_key, queued_key
+from agent.phoenix.keys import FAR_FUTURE, active_key, entries_key, incomplete_key, queued_key
 from agent.phoenix.outbox import ENTRY_FIELD, Entry, outbox_key
 from agent.phoenix.queue import LaneQueue
-from agent.producer import Producer
+from agent.producer import Producer, version_of
 from agent.redis_client import connect
 from agent.valkey import Valkey
-from tests.hub.deliveries import AGENT, owed, result, scan, seen
+from tests.hub.deliveries import AGENT, result, scan, seen
 
 QUEUE = queue_name(AGENT, lane_for_task(ANALYSIS))
 
@@ -153,21 +155,67 @@ async def test_the_rest_of_a_large_debt_waits_in_the_catalogue(
     assert await redis.zcard(incomplete_key(QUEUE)) == 70
 
 
-async def test_new_content_is_queued_as_soon_as_the_key_is_free(
+async def job_of(redis: Redis) -> Job:
+    job = await LaneQueue(redis, name=QUEUE).job(f"{ANALYSIS}:1")
+    assert job is not None
+    return job
+
+
+async def test_new_content_is_queued_as_soon_as_the_job_for_the_old_one_has_run(
     catalogue: Catalogue, reconciler: Reconciler, redis: Redis
 ) -> None:
     scan(catalogue, "/m", [seen("/m/a", "old")])
     await reconciler.reconcile()
+    queue = LaneQueue(redis, name=QUEUE)
+    [run] = (await queue.step("w", "analyze", 1)).runs
+    before = await redis.get(run.id)
     scan(catalogue, "/m", [seen("/m/a", "new")])
-    await reconciler.reconcile()  # the job for the old content still holds the key
-    await redis.delete(queued_key(QUEUE), incomplete_key(QUEUE), f"saq:job:{QUEUE}:{ANALYSIS}:1")
+    for _ in range(3):
+        await reconciler.reconcile()
+    assert await redis.get(run.id) == before, "what runs is left alone"
+    assert await redis.llen(queued_key(QUEUE)) == 0
+    await redis.delete(active_key(QUEUE), incomplete_key(QUEUE), run.id)
     catalogue.record(AGENT, [result(ANALYSIS, 1, "old")])
-    assert (ANALYSIS, "1") in owed(catalogue)
     await reconciler.reconcile()
-    job = await RedisQueue(redis, name=QUEUE).job(f"{ANALYSIS}:1")
-    assert job is not None
-    assert job.kwargs is not None
-    assert job.kwargs["version"] == result(ANALYSIS, 1, "new").version
+    assert version_of(await job_of(redis)) == result(ANALYSIS, 1, "new").version
+    assert await redis.lrange(queued_key(QUEUE), 0, -1) == [run.id.encode()]
+
+
+@pytest.mark.parametrize("place", ["queued", "retry", "parked"])
+async def test_a_job_of_another_version_that_waits_gives_way_at_once(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis, place: str
+) -> None:
+    """A profile that cannot be had fails for ever: its job must not hold up the one of the next profile."""
+    scan(catalogue, "/m", [seen("/m/a", "old")])
+    await reconciler.reconcile()
+    job = await job_of(redis)
+    due = {"queued": 0, "retry": int(time.time()) + 300, "parked": FAR_FUTURE}[place]
+    if place != "queued":
+        job.attempts, job.error = 9, "ToolMissing: none is installed"
+        await redis.set(job.id, job.queue.serialize(job))
+        await redis.zadd(incomplete_key(QUEUE), {job.id: due})
+        await redis.lrem(queued_key(QUEUE), 0, job.id)
+    scan(catalogue, "/m", [seen("/m/a", "new")])
+    for _ in range(2):
+        await reconciler.reconcile()
+    now_ = await job_of(redis)
+    assert (version_of(now_), now_.attempts, now_.error) == (result(ANALYSIS, 1, "new").version, 0, None)
+    held = place == "parked"
+    assert await redis.lrange(queued_key(QUEUE), 0, -1) == ([] if held else [job.id.encode()])
+    assert await redis.zscore(incomplete_key(QUEUE), job.id) == (FAR_FUTURE if held else 0)
+    if not held:
+        assert len((await LaneQueue(redis, name=QUEUE).step("w", "analyze", 9)).runs) == 1
+
+
+async def test_a_job_that_answers_for_a_streams_entry_keeps_its_arguments(
+    catalogue: Catalogue, reconciler: Reconciler, redis: Redis
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a", "old")])
+    await reconciler.reconcile()
+    await redis.hset(entries_key(ANALYSIS), "1", f"v 1-1 {QUEUE}")
+    scan(catalogue, "/m", [seen("/m/a", "new")])
+    await reconciler.reconcile()
+    assert version_of(await job_of(redis)) == result(ANALYSIS, 1, "old").version
 
 
 @contextlib.asynccontextmanager

@@ -25,6 +25,7 @@ from agent.hub.scans import OPEN
 from agent.lanes import DOCUMENT_LANES, LANE_TASKS, LANES, queue_name, record_id_of
 from agent.phoenix import keys
 from agent.phoenix.queue import LaneQueue
+from agent.producer import version_of
 from agent.redaction import redact_text
 
 FRESH = 0.2
@@ -205,9 +206,11 @@ class Activity:
             counted = sum(lane.scheduled - lane.parked for lane in lanes) + holds.parked
             nothing_runs = not any(lane.active for lane in lanes)
             return nothing_runs and counted >= free and all(_is_late(job, holds) for job in waiting)
-        late = ({_record(job) for job in waiting if _is_late(job, holds)} | holds.records) - running
-        left = partial(self._catalogue.owed_keys, LOOKED_AT, agent_id, without=holds.tasks)
-        return await asyncio.to_thread(left) <= late
+        look = partial(self._catalogue.owed_versions, LOOKED_AT, agent_id, without=holds.tasks)
+        left = await asyncio.to_thread(look)
+        # A late one of another version is about to give way to the one that is owed.
+        late = {_record(job) for job in waiting if _is_late(job, holds) and _is_of(job, left.get(_record(job)))}
+        return left.keys() <= (late | holds.records) - running
 
 
 def _readable(queue: LaneQueue, blob: bytes | None) -> Job | None:
@@ -224,6 +227,10 @@ def _record(job: Job) -> tuple[str, str]:
 
 def _is_late(job: Job, holds: Holds) -> bool:
     return job.attempts >= LATE or _record(job) in holds.records
+
+
+def _is_of(job: Job, version: str | None) -> bool:
+    return version_of(job) in (None, version)
 
 
 def _is_held(lane: str, holds: Holds) -> bool:

@@ -372,12 +372,16 @@ class Catalogue:
         with self._database.write() as connection:
             return usage.roll_up(connection, time.time())
 
-    def owed_keys(
+    def owed_versions(
         self, limit: int, agent_id: str | None = None, *, without: Collection[str] = ()
-    ) -> set[tuple[str, str]]:
-        """See `debts.keys`."""
+    ) -> dict[tuple[str, str], str]:
+        """See `debts.versions`."""
         with self._database.read() as connection:
-            return debts.keys(connection, limit, agent_id, without=without)
+            return debts.versions(connection, limit, agent_id, without=without)
+
+    def owed_keys(self, limit: int) -> set[tuple[str, str]]:
+        """(service, record id) of up to `limit` jobs that are owed."""
+        return set(self.owed_versions(limit))
 
     def choose_files(self, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
         """See `transfers.choose`."""

@@ -128,13 +128,14 @@ def counts(connection: sa.Connection, agent_id: str | None = None) -> dict[str, 
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def keys(
+def versions(
     connection: sa.Connection, limit: int, agent_id: str | None = None, *, without: Collection[str] = ()
-) -> set[tuple[str, str]]:
-    """(service, record id) of up to `limit` jobs that are owed, to one agent or to all, save of services `without`."""
+) -> dict[tuple[str, str], str]:
+    """(service, record id) -> version of up to `limit` jobs that are owed, to one agent or to all; of no service in
+    `without`."""
     wanted = (*_of(agent_id), owed.c.service.not_in(list(without)))
-    rows = connection.execute(sa.select(owed.c.service, owed.c.record_id).where(*wanted).limit(limit))
-    return {(row.service, row.record_id) for row in rows}
+    rows = connection.execute(sa.select(owed.c.service, owed.c.record_id, owed.c.version).where(*wanted).limit(limit))
+    return {(row.service, row.record_id): row.version for row in rows}
 
 
 def _of(agent_id: str | None) -> list[sa.ColumnElement[bool]]:

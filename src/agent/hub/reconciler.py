@@ -2,8 +2,10 @@
 
 The catalogue is the truth about what is owed, the queue about what waits or runs. A job is marked in the catalogue
 only after the queue took it, and enqueueing is idempotent by key: killed between the two, the next hub does it again,
-to no effect. A job that a queue was given and no longer knows (a server that lost its data) is queued again, once it
-is certain that its result is not on its way: every outbox entry from before that look has been delivered.
+to no effect. A job of another version that waits under its key (the file or the profile has changed since) gives way;
+one that runs is waited for. A job that a queue was given and no longer knows (a server that lost its data) is queued
+again, once it is certain that its result is not on its way: every outbox entry from before that look has been
+delivered.
 """
 
 from __future__ import annotations
@@ -108,19 +110,26 @@ class Reconciler:
 
     async def _enqueue(self, agent_id: str, service: str) -> None:
         queued = 0
+        outdated: list[Debt] = []
         while (room := await self._room(agent_id, service)) > 0:
             look = partial(self._catalogue.owed, indexed=self._indexed())
             debts = await asyncio.to_thread(look, agent_id, service, min(BATCH, room))
             async with asyncio.timeout(QUEUE_TIMEOUT):
-                for debt in debts:
-                    await self._producer.enqueue(agent_id, service, debt.record_id, debt.payload())
+                outdated += [debt for debt in debts if not await self._has_its_job(debt)]
             if debts:
                 await asyncio.to_thread(self._catalogue.mark, queued=debts)
             queued += len(debts)
             if len(debts) < BATCH:
                 break
-        if queued:
-            log.info("reconciler.queued", agent=agent_id, task=service, jobs=queued)
+        if outdated:  # tried again with the next pass: the one that runs is of another version
+            await asyncio.to_thread(self._catalogue.forget, outdated)
+        if queued > len(outdated):
+            log.info("reconciler.queued", agent=agent_id, task=service, jobs=queued - len(outdated))
+
+    async def _has_its_job(self, debt: Debt) -> bool:
+        """Queue it; False where a job of another version runs under its key."""
+        asked = (debt.agent_id, debt.service, debt.record_id, debt.payload())
+        return await self._producer.enqueue(*asked) or await self._producer.supersede(*asked)
 
     async def _room(self, agent_id: str, service: str) -> int:
         queue = queue_name(agent_id, lane_for_task(service))
@@ -128,7 +137,7 @@ class Reconciler:
             return WINDOW - await reply(self._redis.llen(queued_key(queue)))
 
     async def _check(self) -> int:
-        """Ask the queues about jobs they were given a while ago; how many they do not know."""
+        """Ask the queues about jobs they were given a while ago; how many they do not know, or know otherwise."""
         due = await asyncio.to_thread(self._catalogue.unchecked, self._check_after, BATCH)
         unknown = 0
         for (agent_id, service), group in groupby(sorted(due, key=_queue_of), key=_queue_of):
@@ -139,7 +148,10 @@ class Reconciler:
                 seconds, micros = await self._redis.time()
             missing = [debt for debt in debts if debt.record_id not in known]
             self._suspects |= dict.fromkeys(missing, seconds * 1000 + micros // 1000)
-            unknown += len(missing)
+            outdated = [debt for debt in debts if known.get(debt.record_id) not in (None, debt.version)]
+            if outdated:
+                await asyncio.to_thread(self._catalogue.forget, outdated)
+            unknown += len(missing) + len(outdated)
         if due:
             await asyncio.to_thread(self._catalogue.mark, checked=due)
         return unknown

@@ -45,6 +45,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "drop_key": ("drop_key",),
     "report": ("report",),
     "relay": ("relay",),
+    "supersede": ("supersede",),
 }
 """script -> the files that it consists of, after the prelude."""
 

@@ -20,6 +20,7 @@ from pipelines.errors import InputChanged
 from pipelines.files import rsync, ssh
 from pipelines.files.digests import digest
 from pipelines.files.rsync import Stats
+from pipelines.files.ssh_target import HOST, USER
 from pipelines.files.transfer import (
     DISK_RATE,
     Mismatch,
@@ -51,9 +52,9 @@ def _folder(encoded: str) -> str:
 class PushPayload(FilePayload):
     """One file to push to `user@host:destination`. The agent's own key (`ctx.ask("ssh-key")`) opens the door."""
 
-    host: str = Field(max_length=255, pattern=r"^[A-Za-z0-9\[][A-Za-z0-9.:\]_-]*$")
+    host: str = Field(max_length=255, pattern=HOST)
     port: int = Field(default=22, ge=1, le=65_535)
-    user: str = Field(max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9._-]*$")
+    user: str = Field(max_length=64, pattern=USER)
     destination: Annotated[str, AfterValidator(_folder)]
     """Percent-encoded absolute folder on the other machine, which is there already."""
     host_keys: list[str] = Field(min_length=1, max_length=20)

@@ -221,7 +221,9 @@ async def the_life(redis: Redis, queue: LaneQueue) -> None:
     producer = RedisQueue(redis, name=QUEUE)
     job = await producer.enqueue(TASK, key=f"{TASK}:1", ttl=60)
     assert job is not None
-    assert await over(queue, f"{TASK}:1", 10)  # SAQ's own wait for it does not hear of one that is over before it listens
+    assert await over(
+        queue, f"{TASK}:1", 10
+    )  # SAQ's own wait for it does not hear of one that is over before it listens
     await job.refresh()
     assert job.status is Status.COMPLETE
     assert await queue.apply(TASK, timeout=10, key=f"{TASK}:1") == "well"

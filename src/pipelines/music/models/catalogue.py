@@ -207,3 +207,17 @@ class Description:
             classes=tuple(str(label) for label in said.get("classes", [])),
             listens_to=str(inference.get("embedding_model", {}).get("algorithm", "")),
         )
+
+
+def some_take_sound(where: Path) -> bool:
+    """Whether a model is installed there that takes sound, one of these or not; an unreadable one says so when run."""
+    return any(_takes_sound(graph.with_suffix(".json")) for graph in where.glob("*.pb"))
+
+
+def _takes_sound(said: Path) -> bool:
+    try:
+        return not Description.read(said).listens_to
+    except FileNotFoundError:
+        return False
+    except (ValueError, OSError):
+        return True

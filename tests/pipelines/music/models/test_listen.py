@@ -17,7 +17,7 @@ from pipelines.music.analyze import Analysis, analyze
 from pipelines.music.decode import RATE, Samples
 from pipelines.music.essentia_windows import standard
 from pipelines.music.models import wheels
-from pipelines.music.models.catalogue import MODELS, Description, faults, is_installed
+from pipelines.music.models.catalogue import MODELS, Description, faults, is_installed, some_take_sound
 from pipelines.music.models.graph import (
     FLOAT,
     INT32,
@@ -133,6 +133,22 @@ def test_a_model_that_is_installed_anew_is_loaded_anew(tmp_path: Path) -> None:
     tiny(folder, ["a"], [5.0])
     os.utime(folder / "tiny.pb", ns=(1, 1))
     assert heard(folder).tags["tiny"]["a"] == pytest.approx(0.993, abs=1e-3)
+
+
+def test_a_folder_has_models_where_one_takes_sound_whoever_made_it(tmp_path: Path) -> None:
+    assert not some_take_sound(tmp_path / "nowhere")
+    own = tiny(tmp_path / "m", ["a", "b"], [0.0, 1.0])
+    assert some_take_sound(own)
+    said = next(own.glob("*.json"))
+    text = said.read_text("utf-8")
+    said.write_text("{", "utf-8")
+    assert some_take_sound(own), "what is wrong with it, it says itself"
+    head = json.loads(text)
+    head["inference"]["embedding_model"] = {"algorithm": "TensorflowPredictMusiCNN"}
+    said.write_text(json.dumps(head), "utf-8")
+    assert not some_take_sound(own)
+    said.unlink()
+    assert not some_take_sound(own)
 
 
 def test_the_full_profile_has_what_the_models_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

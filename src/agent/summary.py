@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent.display import duration_text, plural
 from agent.hub.catalogue import Catalogue
+from agent.hub.file_tasks import ANALYSIS
 from agent.hub.tracks import Track
 from agent.hub.work import ScanResult, TaskWork
 from agent.lanes import AGENT_TASKS, lane_for_task
@@ -39,6 +40,8 @@ class Summary:
     retrying: list[dict[str, Any]]
     scans: list[ScanResult]
     elapsed: float
+    decoded: Mapping[int, float] = field(default_factory=dict)
+    """file id -> seconds, of tracks of which less could be decoded than they declare."""
 
     @classmethod
     def of(cls, settings: Settings, roots: Sequence[Path], *, since: float, status: Mapping[str, Any]) -> Summary:
@@ -48,10 +51,11 @@ class Summary:
             found = catalogue.tracks()
             work = catalogue.work_since(since)
             scans = catalogue.scans_since(since)
+            decoded = catalogue.decoded([track.id for track in found if _outcome_of(ANALYSIS, track) == "partial"])
         shown = [display_path(encode_path(root)) for root in roots]
         if shown:
             found = [track for track in found if any(_is_under(track.path, root) for root in shown)]
-        return cls(found, work, list(status.get("retrying", [])), scans, time.time() - since)
+        return cls(found, work, list(status.get("retrying", [])), scans, time.time() - since, decoded)
 
     @property
     def rejected(self) -> list[Track]:
@@ -89,8 +93,14 @@ class Summary:
 
     @property
     def audio_seconds(self) -> float:
-        """Length of all tracks together."""
-        return sum(track.duration or 0.0 for track in self.tracks)
+        """The sound that was analysed, in this run or before: what was rejected or still waits is none of it."""
+        return sum(map(self._heard, self.tracks))
+
+    def _heard(self, track: Track) -> float:
+        outcome = _outcome_of(ANALYSIS, track)
+        if outcome == "partial":
+            return self.decoded.get(track.id, 0.0)
+        return track.duration or 0.0 if outcome == "done" else 0.0
 
     @property
     def file_jobs(self) -> int:
@@ -156,7 +166,7 @@ class Summary:
         return lines
 
     def _speed(self) -> str:
-        analysed = [row for row in self.work if row.service == "process_file"]
+        analysed = [row for row in self.work if row.service == ANALYSIS]
         if not analysed or self.elapsed < 1 or self.audio_seconds < self.elapsed or analysed[0].jobs < len(self.tracks):
             return ""
         return f" ({self.audio_seconds / self.elapsed:.0f}x real time)"
@@ -169,6 +179,13 @@ def _lane(service: str) -> str:
 
 def _outcomes(track: Track) -> set[str]:
     return {problem["outcome"] for problem in track.problems}
+
+
+def _outcome_of(service: str, track: Track) -> str | None:
+    """How a task of the file ended; None while it waits."""
+    if service in track.pending:
+        return None
+    return next((problem["outcome"] for problem in track.problems if problem["service"] == service), "done")
 
 
 def _is_under(path: str, root: str) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from agent.hub.file_tasks import ABOUT_FILES
+from agent.hub.derived import values_of
+from agent.hub.file_tasks import ABOUT_FILES, ANALYSIS, FOUND, version_for
 from agent.hub.scans import OPEN, report_of
 from agent.hub.schema import files, results, scans
+from agent.hub.track_row import number
 from pipelines.music.scan import ScanReport
 from pipelines.payload import display_path
 
@@ -61,6 +64,19 @@ def _slowest_path(connection: sa.Connection, service: str, moment: float) -> str
         .limit(1)
     )
     return None if path is None else display_path(path)
+
+
+def decoded(connection: sa.Connection, ids: Collection[int]) -> dict[int, float]:
+    """file id -> the seconds of sound that its analysis could decode, for those of `ids` that have one."""
+    profile = version_for(ANALYSIS, "")
+    analysis = sa.and_(results.c.service == ANALYSIS, results.c.version == files.c.sha256 + profile)
+    seconds = sa.func.json_extract(results.c.result, "$.decoded_duration")
+    rows = connection.execute(
+        sa.select(files.c.id, seconds.label("seconds"))
+        .join(results, sa.and_(analysis, results.c.outcome.in_(FOUND)))
+        .where(files.c.id.in_(values_of(sorted(ids))))
+    )
+    return {row.id: heard for row in rows if (heard := number(row.seconds)) is not None}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from agent.hub.file_tasks import ANALYSIS
 from agent.hub.tracks import Track
 from agent.hub.work import ScanResult, TaskWork
 from agent.lanes import AGENT_TASKS, lane_for_task
+from agent.names import clean
 from agent.settings import Settings
 from agent.tracks import print_table, problem_text
 from pipelines.payload import display_path, encode_path
@@ -21,6 +23,9 @@ from pipelines.payload import display_path, encode_path
 PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone",
                "moved": "track that is elsewhere now"}  # fmt: skip
 """In the singular; `plural` knows none of them better."""
+
+KINDS = 8
+"""Suffixes that are told of what was passed over."""
 
 SCAN_ENDS = {
     "open": "its scan is not finished; the next start goes on",
@@ -87,6 +92,11 @@ class Summary:
         return {name: sum(scan.passed_over.get(name, 0) for scan in self.scans) for name in PASSED_OVER}
 
     @property
+    def other_suffixes(self) -> Counter[str]:
+        """Suffix -> how many of the other files have it; empty: none, or a rare one."""
+        return sum((scan.other_suffixes for scan in self.scans), Counter[str]())
+
+    @property
     def left_over(self) -> bool:
         """Whether some file was rejected, unread or is unfinished."""
         return bool(self.rejected or self.unfinished or self.retrying or self.scan_problems)
@@ -111,6 +121,7 @@ class Summary:
         """The totals as one JSON object."""
         return {
             "passed_over": self.passed_over,
+            "other_suffixes": dict(self.other_suffixes.most_common()),
             "tracks": len(self.tracks),
             "rejected": len(self.rejected),
             "unfinished": len(self.unfinished),
@@ -148,7 +159,10 @@ class Summary:
                 f"  {_lane(row.service):<12} {row.service:<22} {plural(row.jobs, 'job'):>10} in "
                 f"{duration_text(row.wall)} ({row.busy:.1f} s of work{slowest})"
             )
-        if said := [plural(count, PASSED_OVER[name]) for name, count in self.passed_over.items() if count]:
+        said = [plural(count, PASSED_OVER[name]) for name, count in self.passed_over.items() if count]
+        if said:
+            if self.other_suffixes:  # other files come first
+                said[0] += f" ({_kinds(self.other_suffixes)})"
             lines.append("passed over: " + ", ".join(said))
         if self.tracks and not self.file_jobs and not self.unfinished:
             lines.append("nothing was analysed again: the content of every file is as it was")
@@ -170,6 +184,12 @@ class Summary:
         if not analysed or self.elapsed < 1 or self.audio_seconds < self.elapsed or analysed[0].jobs < len(self.tracks):
             return ""
         return f" ({self.audio_seconds / self.elapsed:.0f}x real time)"
+
+
+def _kinds(counted: Counter[str]) -> str:
+    """`12 .jpg, 3 .mp4, 2 without a usual suffix`: the most frequent ones."""
+    shown = [f"{count:,} {clean(suffix) or 'without a usual suffix'}" for suffix, count in counted.most_common(KINDS)]
+    return ", ".join(shown + (["..."] if len(counted) > KINDS else []))
 
 
 def _lane(service: str) -> str:

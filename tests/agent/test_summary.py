@@ -7,9 +7,10 @@ from pathlib import Path
 
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FINGERPRINT, METADATA
+from agent.hub.scans import Wish
 from agent.settings import load_settings
 from agent.summary import Summary
-from tests.hub.deliveries import AGENT, TOKEN, result, scan, seen
+from tests.hub.deliveries import AGENT, TOKEN, closing, result, scan, seen
 
 
 def test_only_sound_that_was_analysed_is_counted() -> None:
@@ -34,3 +35,17 @@ def test_only_sound_that_was_analysed_is_counted() -> None:
     assert summary.audio_seconds == 60.0 + 60.0 + 30.0 + 30.0
     assert summary.as_json()["audio_seconds"] == 180.0
     assert "3.0 minutes of audio" in "\n".join(summary.lines(2))
+
+
+def test_what_was_passed_over_is_told_by_kind() -> None:
+    with Catalogue(load_settings().data_dir) as catalogue:
+        catalogue.register_agent(AGENT, TOKEN)
+        for root, kinds in (("/a", {".jpg": 1200, ".mp4": 2}), ("/b", {"": 1, ".mp4": 1, "\x1b": 1})):
+            [asked] = catalogue.request_scans(AGENT, [Wish(root=root)])
+            assert asked is not None
+            closed = closing(asked, other=sum(kinds.values()), other_suffixes=kinds, links=2)
+            assert catalogue.record(AGENT, [closed]) == [None]
+    summary = Summary.of(load_settings(), [], since=0, status={})
+    kinds_said = "1,200 .jpg, 3 .mp4, 1 without a usual suffix, 1 \N{REPLACEMENT CHARACTER}"
+    assert f"passed over: 1,205 other files ({kinds_said}), 4 links" in summary.lines(2)
+    assert summary.as_json()["other_suffixes"] == {".jpg": 1200, ".mp4": 3, "": 1, "\x1b": 1}

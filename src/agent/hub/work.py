@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
@@ -92,6 +93,8 @@ class ScanResult:
     passed_over: dict[str, int]
     """`other`: files of other kinds, `links`, `special`: pipes and devices, `gone`: tracks that are no longer there,
     `moved`: such whose content has turned up elsewhere."""
+    other_suffixes: Counter[str] = field(default_factory=Counter)
+    """How many of the other files have which suffix; empty: none, or a rare one."""
     added: int = 0
     """Tracks that were not there before."""
     changed: int = 0
@@ -110,6 +113,6 @@ def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
         passed_over = {"other": report.other, "links": report.links, "special": report.special}
         passed_over |= {"gone": (row.gone or 0) - (row.moved or 0), "moved": row.moved or 0}
         root = display_path(row.root)
-        news = {"added": row.added, "changed": row.changed}
-        found.append(ScanResult(root, row.state, row.reason, report.files, count, errors, passed_over, **news))
+        counts = (report.files, count, errors, passed_over, report.other_suffixes)
+        found.append(ScanResult(root, row.state, row.reason, *counts, added=row.added, changed=row.changed))
     return found

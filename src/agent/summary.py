@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 from agent.display import duration_text, plural
 from agent.hub.catalogue import Catalogue
+from agent.hub.file_tasks import ANALYSIS
 from agent.hub.tracks import Track
 from agent.hub.work import ScanResult, TaskWork
 from agent.lanes import AGENT_TASKS, lane_for_task
+from agent.names import clean
 from agent.settings import Settings
 from agent.tracks import print_table, problem_text
 from pipelines.payload import display_path, encode_path
@@ -20,6 +23,9 @@ from pipelines.payload import display_path, encode_path
 PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or device", "gone": "track that is gone",
                "moved": "track that is elsewhere now"}  # fmt: skip
 """In the singular; `plural` knows none of them better."""
+
+KINDS = 8
+"""Suffixes that are told of what was passed over."""
 
 SCAN_ENDS = {
     "open": "its scan is not finished; the next start goes on",
@@ -41,6 +47,8 @@ class Summary:
     elapsed: float
     held: Mapping[str, str] = field(default_factory=dict)
     """What holds jobs back: its name -> one line with the remedy."""
+    decoded: Mapping[int, float] = field(default_factory=dict)
+    """file id -> seconds, of tracks of which less could be decoded than they declare."""
 
     @classmethod
     def of(cls, settings: Settings, roots: Sequence[Path], *, since: float, status: Mapping[str, Any]) -> Summary:
@@ -50,11 +58,12 @@ class Summary:
             found = catalogue.tracks()
             work = catalogue.work_since(since)
             scans = catalogue.scans_since(since)
+            decoded = catalogue.decoded([track.id for track in found if _outcome_of(ANALYSIS, track) == "partial"])
         shown = [display_path(encode_path(root)) for root in roots]
         if shown:
             found = [track for track in found if any(_is_under(track.path, root) for root in shown)]
         retrying, held = list(status.get("retrying", [])), dict(status.get("held", {}))
-        return cls(found, work, retrying, scans, time.time() - since, held)
+        return cls(found, work, retrying, scans, time.time() - since, held, decoded)
 
     @property
     def rejected(self) -> list[Track]:
@@ -86,14 +95,25 @@ class Summary:
         return {name: sum(scan.passed_over.get(name, 0) for scan in self.scans) for name in PASSED_OVER}
 
     @property
+    def other_suffixes(self) -> Counter[str]:
+        """Suffix -> how many of the other files have it; empty: none, or a rare one."""
+        return sum((scan.other_suffixes for scan in self.scans), Counter[str]())
+
+    @property
     def left_over(self) -> bool:
         """Whether some file was rejected, unread or is unfinished."""
         return bool(self.rejected or self.unfinished or self.retrying or self.scan_problems or self.held)
 
     @property
     def audio_seconds(self) -> float:
-        """Length of all tracks together."""
-        return sum(track.duration or 0.0 for track in self.tracks)
+        """The sound that was analysed, in this run or before: what was rejected or still waits is none of it."""
+        return sum(map(self._heard, self.tracks))
+
+    def _heard(self, track: Track) -> float:
+        outcome = _outcome_of(ANALYSIS, track)
+        if outcome == "partial":
+            return self.decoded.get(track.id, 0.0)
+        return track.duration or 0.0 if outcome == "done" else 0.0
 
     @property
     def file_jobs(self) -> int:
@@ -104,6 +124,7 @@ class Summary:
         """The totals as one JSON object."""
         return {
             "passed_over": self.passed_over,
+            "other_suffixes": dict(self.other_suffixes.most_common()),
             "tracks": len(self.tracks),
             "rejected": len(self.rejected),
             "unfinished": len(self.unfinished),
@@ -142,7 +163,10 @@ class Summary:
                 f"  {_lane(row.service):<12} {row.service:<22} {plural(row.jobs, 'job'):>10} in "
                 f"{duration_text(row.wall)} ({row.busy:.1f} s of work{slowest})"
             )
-        if said := [plural(count, PASSED_OVER[name]) for name, count in self.passed_over.items() if count]:
+        said = [plural(count, PASSED_OVER[name]) for name, count in self.passed_over.items() if count]
+        if said:
+            if self.other_suffixes:  # other files come first
+                said[0] += f" ({_kinds(self.other_suffixes)})"
             lines.append("passed over: " + ", ".join(said))
         if self.tracks and not self.file_jobs and not self.unfinished:
             lines.append("nothing was analysed again: the content of every file is as it was")
@@ -160,10 +184,16 @@ class Summary:
         return lines + [f"jobs wait: {said}" for said in self.held.values()]
 
     def _speed(self) -> str:
-        analysed = [row for row in self.work if row.service == "process_file"]
+        analysed = [row for row in self.work if row.service == ANALYSIS]
         if not analysed or self.elapsed < 1 or self.audio_seconds < self.elapsed or analysed[0].jobs < len(self.tracks):
             return ""
         return f" ({self.audio_seconds / self.elapsed:.0f}x real time)"
+
+
+def _kinds(counted: Counter[str]) -> str:
+    """`12 .jpg, 3 .mp4, 2 without a usual suffix`: the most frequent ones."""
+    shown = [f"{count:,} {clean(suffix) or 'without a usual suffix'}" for suffix, count in counted.most_common(KINDS)]
+    return ", ".join(shown + (["..."] if len(counted) > KINDS else []))
 
 
 def _lane(service: str) -> str:
@@ -173,6 +203,13 @@ def _lane(service: str) -> str:
 
 def _outcomes(track: Track) -> set[str]:
     return {problem["outcome"] for problem in track.problems}
+
+
+def _outcome_of(service: str, track: Track) -> str | None:
+    """How a task of the file ended; None while it waits."""
+    if service in track.pending:
+        return None
+    return next((problem["outcome"] for problem in track.problems if problem["service"] == service), "done")
 
 
 def _is_under(path: str, root: str) -> bool:

@@ -338,6 +338,11 @@ class Catalogue:
         with self._database.read() as connection:
             return work.since(connection, moment)
 
+    def decoded(self, ids: Collection[int]) -> dict[int, float]:
+        """See `work.decoded`."""
+        with self._database.read() as connection:
+            return work.decoded(connection, ids)
+
     def scans_since(self, moment: float) -> list[ScanResult]:
         """See `work.scans_since`."""
         with self._database.read() as connection:

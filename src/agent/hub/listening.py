@@ -26,7 +26,8 @@ OPEN_TIMEOUT = 20.0
 """Seconds for a disk to wake up, or a network mount to answer."""
 
 KINDS = {".flac": "audio/flac", ".opus": "audio/ogg", ".ogg": "audio/ogg", ".oga": "audio/ogg", ".m4a": "audio/mp4",
-         ".mka": "audio/x-matroska", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".aac": "audio/aac"}  # fmt: skip
+         ".mka": "audio/x-matroska", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".aac": "audio/aac",
+         ".webm": "audio/webm"}  # fmt: skip
 """What a browser wants to hear, where the system's own table differs."""
 
 

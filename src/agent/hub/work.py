@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from agent.hub.file_tasks import ABOUT_FILES
+from agent.hub.derived import values_of
+from agent.hub.file_tasks import ABOUT_FILES, ANALYSIS, FOUND, version_for
 from agent.hub.scans import OPEN, report_of
 from agent.hub.schema import files, results, scans
+from agent.hub.track_row import number
 from pipelines.music.scan import ScanReport
 from pipelines.payload import display_path
 
@@ -63,6 +67,19 @@ def _slowest_path(connection: sa.Connection, service: str, moment: float) -> str
     return None if path is None else display_path(path)
 
 
+def decoded(connection: sa.Connection, ids: Collection[int]) -> dict[int, float]:
+    """file id -> the seconds of sound that its analysis could decode, for those of `ids` that have one."""
+    profile = version_for(ANALYSIS, "")
+    analysis = sa.and_(results.c.service == ANALYSIS, results.c.version == files.c.sha256 + profile)
+    seconds = sa.func.json_extract(results.c.result, "$.decoded_duration")
+    rows = connection.execute(
+        sa.select(files.c.id, seconds.label("seconds"))
+        .join(results, sa.and_(analysis, results.c.outcome.in_(FOUND)))
+        .where(files.c.id.in_(values_of(sorted(ids))))
+    )
+    return {row.id: heard for row in rows if (heard := number(row.seconds)) is not None}
+
+
 @dataclass(frozen=True)
 class ScanResult:
     """How one scan ended. `errors`: {"path" for people, "reason"}, the first hundred of `error_count`."""
@@ -76,6 +93,8 @@ class ScanResult:
     passed_over: dict[str, int]
     """`other`: files of other kinds, `links`, `special`: pipes and devices, `gone`: tracks that are no longer there,
     `moved`: such whose content has turned up elsewhere."""
+    other_suffixes: Counter[str] = field(default_factory=Counter)
+    """How many of the other files have which suffix; empty: none, or a rare one."""
     added: int = 0
     """Tracks that were not there before."""
     changed: int = 0
@@ -94,6 +113,6 @@ def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
         passed_over = {"other": report.other, "links": report.links, "special": report.special}
         passed_over |= {"gone": (row.gone or 0) - (row.moved or 0), "moved": row.moved or 0}
         root = display_path(row.root)
-        news = {"added": row.added, "changed": row.changed}
-        found.append(ScanResult(root, row.state, row.reason, report.files, count, errors, passed_over, **news))
+        counts = (report.files, count, errors, passed_over, report.other_suffixes)
+        found.append(ScanResult(root, row.state, row.reason, *counts, added=row.added, changed=row.changed))
     return found

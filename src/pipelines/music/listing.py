@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -32,6 +34,8 @@ LIST_SECONDS = 20.0
 READ_BYTES = 2 << 30
 READ_SECONDS = 20.0
 """A read ends at whichever comes first (progress is seen on big files)."""
+
+_KIND = re.compile(rb"\.[a-z0-9_+~-]{1,10}")
 
 COARSE_NS = 2_000_000_000
 """The coarsest clock of a file system: FAT keeps times to 2 s. What changed no longer ago than this may change once
@@ -80,6 +84,8 @@ class Listing(BaseModel):
     other: int = 0
     links: int = 0
     special: int = 0
+    other_suffixes: Counter[str] = Field(default_factory=Counter)
+    """Of the `other` files: `suffix_of` -> how many."""
     follow: bool = False
     """Whether the root is itself a link to a file."""
 
@@ -159,6 +165,7 @@ def _visit(found: Listing, entry: Entry) -> None:
                 found.files.append(_listed(entry.path, os.lstat(entry.path)))
             else:
                 found.other += 1
+                found.other_suffixes[suffix_of(entry.path)] += 1
         except OSError as error:
             found.errors.append(_failure(entry.path, reason_of(error)))
     elif entry.kind == "link":
@@ -180,6 +187,15 @@ def may_be_audio(path: bytes) -> bool | None:
         return False
     suffix = os.path.splitext(name)[1]  # noqa: PTH122 - bytes
     return suffix.lower().decode("latin-1") in AUDIO_SUFFIXES if suffix else None
+
+
+def suffix_of(path: bytes) -> str:
+    """For people: `.jpg`, `._*` for a Mac's companion file; empty where there is none, or none that says a kind."""
+    name = os.path.basename(path)  # noqa: PTH119 - bytes
+    if name.startswith(b"._"):
+        return "._*"
+    suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 - bytes
+    return suffix.decode("ascii") if _KIND.fullmatch(suffix) else ""
 
 
 def is_audio(path: bytes) -> bool:

@@ -6,10 +6,12 @@ import re
 
 _SUFFIXES = """
     .aac .ac3 .aif .aifc .aiff .alac .amr .ape .au .caf .dff .dsf .dts .eac3 .flac .m4a .m4b .mka .mp+ .mp1 .mp2
-    .mp3 .mpa .mpc .oga .ogg .opus .ra .rf64 .shn .snd .spx .tak .tta .w64 .wav .wave .weba .wma .wv
+    .mp3 .mpa .mpc .oga .ogg .opus .ra .rf64 .shn .snd .spx .tak .tta .w64 .wav .wave .weba .webm .wma
+    .wv
 """
 AUDIO_SUFFIXES = frozenset(_SUFFIXES.split())
-"""Lower case. Containers that mostly hold video (mp4, mkv, webm) are taken only where named one by one."""
+"""Lower case. Containers that mostly hold video (mp4, mkv) are taken only where named one by one; a webm is
+what yt-dlp leaves of a song."""
 
 _HEADS = re.compile(
     rb"""ID3[\x02-\x04] | fLaC | OggS | RIFF....WAVE | RF64....WAVE | riff\x2e\x91\xcf\x11 | FORM....AIF[FC]

@@ -9,6 +9,7 @@ is not read again, whether the scan was killed meanwhile or is the next one.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Self
 
@@ -25,6 +26,9 @@ CHUNK_FILES = 500
 
 LISTED_ERRORS = 100
 """Errors that a report lists; all are counted, and each part lists its own in full."""
+
+SUFFIXES = 50
+"""Suffixes of other files that a report names."""
 
 CHUNK_LIMIT = 1_800.0
 """Seconds for one child call: the largest file there may be, on the slowest disk; a hang costs no more than this."""
@@ -70,6 +74,7 @@ class ScanReport(TaskResult):
     read: int = Field(default=0, description="files whose content was read; the others were known as they are")
     bytes: int = Field(default=0, description="bytes that were read")
     other: int = Field(default=0, description="files that are no audio, AppleDouble companions included")
+    other_suffixes: Counter[str] = Field(default_factory=Counter, description="of these, by suffix; empty: any other")
     links: int = Field(default=0, description="symbolic links, not followed")
     special: int = Field(default=0, description="pipes, sockets and devices")
     error_count: int = 0
@@ -105,6 +110,7 @@ async def scan_directory(ctx: TaskContext, payload: ScanPayload) -> ScanReport:
         if listing.identity is None or listing.identity != identity:
             return _ended_early(report, listing.nothing and not report.files)
         report.other += listing.other
+        _count(report.other_suffixes, listing.other_suffixes)
         report.links += listing.links
         report.special += listing.special
         if listing.errors:
@@ -121,6 +127,12 @@ async def scan_directory(ctx: TaskContext, payload: ScanPayload) -> ScanReport:
     if report.error_count:
         report.outcome, report.reason = "partial", "errors"
     return report
+
+
+def _count(counted: Counter[str], more: Counter[str]) -> None:
+    """Add `more`, of at most `SUFFIXES` kinds; the rest is any other."""
+    for suffix, count in more.most_common():
+        counted[suffix if suffix in counted or len(counted) < SUFFIXES else ""] += count
 
 
 def _ended_early(report: ScanReport, empty: bool) -> ScanReport:

@@ -20,9 +20,11 @@ from pipelines.context import InlineContext
 from pipelines.errors import NotAnswered, RecordNotFoundError
 from pipelines.music import listing, scan
 from pipelines.music.listing import list_files, read_files
+from pipelines.music.magic import AUDIO_SUFFIXES
 from pipelines.music.scan import ScanPart, ScanPayload, ScanReport, scan_directory
 from pipelines.music.walk import walk_after, walk_within
 from pipelines.payload import decode_path, encode_path
+from tests.conftest import REPO
 
 AWKWARD = [
     b"plain.mp3",
@@ -184,7 +186,30 @@ async def test_other_files_and_mac_companions_are_counted_and_left(tmp_path: Pat
     (tmp_path / "bare").write_bytes(b"fLaC" + b"\0" * 40)
     report, parts = await run(tmp_path)
     assert (report.files, report.other) == (2, 5)
+    assert report.other_suffixes == {".jpg": 1, "._*": 1, ".m3u": 1, ".mkv": 1, "": 1}
     assert [decode_path(file.path).name for part in parts for file in part.files] == ["a.mp3", "bare"]
+
+
+async def test_the_kinds_of_what_is_left_are_bounded_and_plain(tmp_path: Path) -> None:
+    odd = ["a.\x1b[31m", "b.Mr Somebody", "c.", "\udcff.\udcff"]
+    kinds = [f"x.k{number}" for number in range(scan.SUFFIXES + 9)]
+    fill(tmp_path, *odd, *kinds, "again.k1", "AGAIN.K1")
+    report, _ = await run(tmp_path)
+    assert len(report.other_suffixes) <= scan.SUFFIXES + 1
+    assert report.other_suffixes[".k1"] == 3
+    assert report.other_suffixes.total() == report.other == len(odd) + len(kinds) + 2
+    assert all(suffix.isprintable() for suffix in report.other_suffixes)
+
+
+async def test_a_webm_is_taken_as_the_song_that_it_mostly_is_among_music(tmp_path: Path) -> None:
+    fill(tmp_path, "song.webm", "SONG.WEBM")
+    report, _ = await run(tmp_path)
+    assert (report.files, report.other) == (2, 0)
+
+
+def test_readme_names_the_suffixes() -> None:
+    _, _, said = (REPO / "README.md").read_text("utf-8").partition("The suffixes are ")
+    assert {f".{name}" for name in said.partition(". ")[0].replace(",", "").split()} == AUDIO_SUFFIXES
 
 
 async def test_a_file_given_by_name_is_always_taken(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ import pytest
 
 from agent.lanes import queue_name
 from agent.phoenix import keys
+from pipelines.documents.samples import write_samples as write_reports
 from pipelines.music.ffmpeg import ffmpeg_path
 from pipelines.music.samples import write_samples
 from tests.compose.files import services
-from tests.compose.stack import COUNT, SCAN, Stack
+from tests.compose.stack import BUILD, COUNT, SCAN, Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
@@ -53,6 +54,17 @@ with sqlite3.connect(f"file:{os.environ['PHAZE_DATA_DIR']}/catalogue.sqlite?mode
     rows = catalogue.execute("SELECT path FROM files WHERE agent_id = 'far' ORDER BY path")
     print(json.dumps([row[0] for row in rows]))
 """
+
+
+ASK = """
+import json, os, redis
+queue = redis.Redis.from_url(os.environ["PHAZE_REDIS_URL"])
+names = [name for name in os.listdir("/documents") if name.endswith(".pdf")]
+for name in names:
+    queue.xadd("phoenix:router:input", {"record_id": name, "user_id": "ann", "path": "/documents/" + name})
+print(len(names))
+"""
+"""A producer: asks the router for every document."""
 
 
 def until(stack: Stack, holds: Callable[[], bool], within: float = 300.0) -> None:
@@ -167,6 +179,20 @@ def elsewhere(agent: Stack, who: str, token: str) -> dict[str, str]:
     servers = {"PHAZE_REDIS_URL": "redis://valkey:6379/0", "PHAZE_HUB_URL": "http://hub:8080"}
     known = {"PHAZE_AGENT_ID": who, "PHAZE_AGENT_TOKEN": token}
     return {**servers, **known, "TEST_NETWORK": f"{agent.project}_default"}
+
+
+def test_documents_that_a_producer_asks_for_are_read_by_the_lanes_of_their_profile(
+    agent: Stack, tmp_path: Path
+) -> None:
+    lanes = ["worker-router", "worker-parser", "worker-grouper"]
+    reports = [sample.path for sample in write_reports(tmp_path)]
+    for report in reports:
+        shutil.copy(report, agent.folder / "compose/documents")
+    agent("--profile", "documents", "up", "--detach", "--wait", *lanes, within=BUILD)
+    assert agent.python("worker-router", ASK) == len(reports)
+    stages = ("router", "parser", "grouper")
+    until(agent, lambda: all(agent.python("hub", COUNT).get(stage) == len(reports) for stage in stages), 120)
+    assert confinement(agent, "worker-router")["root"] is False
 
 
 def test_a_machine_with_music_and_no_servers_has_its_watcher_alone_and_then_its_lanes(

@@ -147,9 +147,9 @@ class AgentWorker:
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
+        heap.settle()
         await wait_for_server(self.queue, streams=bool(self.bridges), tasks=self.functions)
         self.announce()
-        heap.settle()
         background = [asyncio.create_task(self.relay.run(), name="relay")]
         background += [asyncio.create_task(bridge.run(), name="bridge") for bridge in self.bridges]
         if self.heartbeat is not None:

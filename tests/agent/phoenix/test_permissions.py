@@ -236,7 +236,10 @@ async def the_life(redis: Redis, queue: LaneQueue) -> None:
     assert await until(lambda: _runs(queue, f"{TASK}:7"), 10)
     hanging = await queue.job(f"{TASK}:7")
     assert hanging is not None
+    waiting = asyncio.create_task(hanging.refresh(until_complete=20))
+    await asyncio.sleep(0.2)
     await hanging.abort("enough")
+    await waiting
     assert await over(queue, f"{TASK}:7", 10)
     assert await until(lambda: _failed(queue, f"{TASK}:6"), 10)
     await queue.hurry()

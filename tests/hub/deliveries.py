@@ -82,4 +82,4 @@ def unread(*paths: str, count: int | None = None) -> dict[str, Any]:
 
 def owed(catalogue: Catalogue) -> set[tuple[str, str]]:
     """(service, record id) of all that is owed."""
-    return catalogue.owed_keys(1_000_000)
+    return set(catalogue.owed_versions(1_000_000))

@@ -139,7 +139,7 @@ def test_what_a_killed_hub_owed_the_next_one_queues(tmp_path: Path, valkey_url: 
     hub.end(signal.SIGKILL)
     with Catalogue(tmp_path) as catalogue:
         catalogue.forget(catalogue.unchecked(-60, 10))
-        assert catalogue.owed_keys(10) == {("scan_directory", scan_id)}
+        assert set(catalogue.owed_versions(10)) == {("scan_directory", scan_id)}
     again = Hub(tmp_path, valkey_url)
     url, end = again.url(), time.monotonic() + 10
     while httpx.get(f"{url}/api/status").json()["lanes"]["meta"]["queued"] != 1:

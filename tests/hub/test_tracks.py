@@ -162,7 +162,7 @@ def test_a_configured_engine_is_owed_every_file_and_another_one_anew(tmp_path: P
 
     def owed() -> set[tuple[str, str]]:
         with Catalogue(tmp_path / "engine") as opened:
-            return {key for key in opened.owed_keys(100) if key[0] == INGEST}
+            return {key for key in opened.owed_versions(100) if key[0] == INGEST}
 
     with Catalogue(tmp_path / "engine") as opened:
         opened.register_agent(AGENT, "t")

@@ -384,10 +384,6 @@ class Catalogue:
         with self._database.read() as connection:
             return debts.versions(connection, limit, agent_id, without=without)
 
-    def owed_keys(self, limit: int) -> set[tuple[str, str]]:
-        """(service, record id) of up to `limit` jobs that are owed."""
-        return set(self.owed_versions(limit))
-
     def choose_files(self, agent_id: str, wanted: TrackFilter, paths: Sequence[str]) -> list[Chosen]:
         """See `transfers.choose`."""
         with self._database.read() as connection:

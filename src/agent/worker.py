@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import structlog
 from redis.exceptions import RedisError
+from saq.worker import Worker
 
 from agent import budget, heap, logs, metrics, profile_models
 from agent.cancelling import end
@@ -109,6 +110,7 @@ class AgentWorker:
             concurrency=self.concurrency,
             cancellation_hard_deadline_s=5.0,
             metadata={"lane": self.lane, "agent": settings.agent_id, "phoenix": True},
+            startup=self._announce,
         )
         # The base queue is only ever drained: nothing new comes to it from streams.
         self.bridges = [self._bridge(processor) for processor in self.processors.values() if self.lane is not None]
@@ -123,8 +125,8 @@ class AgentWorker:
             drops_pages=processor.last_to_read_pages,
         )
 
-    def announce(self) -> None:
-        """Log the start line: the lane, its slots, and whether the ceiling clamped them."""
+    async def _announce(self, _context: Any) -> None:
+        """Log the start line, once the worker hears signals: the lane, its slots, whether the ceiling clamped them."""
         knob = self.settings.worker_max_jobs if self.lane is None else self.settings.lane_knob(self.lane)
         log.info(
             "worker.started",
@@ -148,18 +150,25 @@ class AgentWorker:
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
         heap.settle()
-        await wait_for_server(self.queue, streams=bool(self.bridges), tasks=self.functions)
-        self.announce()
-        background = [asyncio.create_task(self.relay.run(), name="relay")]
-        background += [asyncio.create_task(bridge.run(), name="bridge") for bridge in self.bridges]
-        if self.heartbeat is not None:
-            background.append(asyncio.create_task(self.heartbeat.run(), name="heartbeat"))
+        run = asyncio.current_task()
+        assert run is not None
+        _on_signals(run.cancel)
+        background: list[asyncio.Task[None]] = []
         try:
+            await wait_for_server(self.queue, streams=bool(self.bridges), tasks=self.functions)
+            background.append(asyncio.create_task(self.relay.run(), name="relay"))
+            background += [asyncio.create_task(bridge.run(), name="bridge") for bridge in self.bridges]
+            if self.heartbeat is not None:
+                background.append(asyncio.create_task(self.heartbeat.run(), name="heartbeat"))
             await self._worker.start()
+        except asyncio.CancelledError:  # a signal while it waited for its server
+            pass
         finally:
+            _on_signals(lambda: None)  # a second one, as a group of processes gets, must not end what is being finished
             await end(background)
             await self.children.close()
-            await self.relay.drain(timeout=5.0)
+            if background:
+                await self.relay.drain(timeout=5.0)
             await self.relay.close()
             await self.desk.close()
             await self.paying.api_keys.close()
@@ -188,6 +197,12 @@ class AgentWorker:
 
 DOCUMENTS = tuple(n for n in Settings.model_fields if n.startswith(("document_", "mineru_")) or n == "llm_url")
 """Settings that the document lanes read from the environment (`pipelines.documents.router_settings`)."""
+
+
+def _on_signals(do: Callable[[], object]) -> None:
+    """Until the worker's `start` sets its own, and once it has taken them away."""
+    for number in Worker.SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, do)
 
 
 def pin_threads(lane: str | None) -> None:

@@ -46,7 +46,13 @@ class Process:
         self._url = url
         self.running: list[asyncio.subprocess.Process] = []
 
-    async def start(self, lane: str | None = "meta", module: str = "tests.agent.tasks", **env: str) -> int:
+    async def start(
+        self,
+        lane: str | None = "meta",
+        module: str = "tests.agent.tasks",
+        until: str = "worker.started",
+        **env: str,
+    ) -> int:
         environment = {
             **os.environ,
             "PHAZE_REDIS_URL": self._url,
@@ -67,7 +73,7 @@ class Process:
                 start_new_session=True,
             )  # fmt: skip
         self.running.append(process)
-        await self.until(lambda: any(line["event"] == "worker.started" for line in self.lines()))
+        await self.until(lambda: any(line["event"] == until for line in self.lines()))
         return process.pid
 
     def lines(self) -> list[dict[str, Any]]:
@@ -338,6 +344,13 @@ async def test_a_stop_uses_no_attempt_and_is_no_death_though_the_child_dies_of_i
     await job.refresh()
     assert (await worker.queue.count("queued"), job.attempts) == (1, 0)
     assert await worker.queue.redis.hgetall(keys.deaths_key(worker.queue.name)) == {}
+
+
+async def test_a_stop_is_heard_while_it_waits_for_its_server(worker: Process, tmp_path: Path) -> None:
+    await worker.start(until="server.waiting", PHAZE_REDIS_URL=f"unix://{tmp_path}/nobody.sock")
+    assert await worker.stop() < 30
+    assert worker.running[0].returncode == 0
+    assert worker.lines()[-1]["event"] == "worker.stopped"
 
 
 async def child_of(worker: Process, pid: int) -> int:

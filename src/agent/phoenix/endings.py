@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import structlog
 from saq.job import Status
 from saq.utils import now
 
-from agent.phoenix import keys
+from agent.phoenix import keys, quick_json
 from agent.phoenix.backoff import retry_delay
 from agent.phoenix.outbox import MAX_ENTRY, MAX_NAME, is_name
 from agent.phoenix.runs import Ending, Onward, Run
@@ -47,9 +46,6 @@ LOOKED_AT = 1_000_000
 
 SORTED = json.JSONEncoder(sort_keys=True, default=str)
 """One text for equal arguments, whatever their order; to the letter, for its hash is stored."""
-
-STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-"""For orjson to refuse some of what `json` refuses."""
 
 DEFAULT_TTL = 600
 """SAQ's own, in seconds."""
@@ -122,15 +118,16 @@ class Endings:
         if self._outbox and len(document) > MAX_ENTRY:
             raise ValueError(f"it takes {len(document):,} bytes of {MAX_ENTRY:,}; report it in parts")
         text = self._finished_text(run, Status.COMPLETE, value, None)
+        shown = ttl_ms(job.ttl)
         return Ending(
             "settle",
             run,
             text,
             "complete",
             result.outcome,
-            number=ttl_ms(job.ttl),
+            number=shown,
             marker=document if result.remember else "",
-            marker_ms=_marker_ms(job.key, job.ttl) if result.remember else 0,
+            marker_ms=_marker_ms(job.key, shown) if result.remember else 0,
             entry=("=" if result.remember else document) if self._outbox else "",
             deaths="-" if run.takeovers or run.own_deaths else "",
             stage=self._stage(run, result.outcome, result.onward, result.reason or ""),
@@ -205,7 +202,7 @@ class Endings:
 
     def _value(self, run: Run, value: Any) -> str:
         """A result as JSON (RFC 8259), which has no NaN: one number that is none costs itself, not the hour's work."""
-        if (quick := _plain_json(value)) is not None:
+        if (quick := quick_json.dumps(value)) is not None:
             return quick
         text = json.dumps(value)
         if "NaN" not in text and "Infinity" not in text:
@@ -288,18 +285,6 @@ class Endings:
         return run.text.rstrip()[:-1] + said.encode()
 
 
-def _plain_json(value: Any) -> str | None:
-    """What `json` would write, without spaces, at a quarter of the cost; None where it may mean something else.
-
-    That is where there are characters beyond ASCII, integers beyond 64 bits, and nulls, which orjson makes of NaN too.
-    """
-    try:
-        text = orjson.dumps(value, option=STRICT)
-    except (TypeError, ValueError):
-        return None
-    return text.decode() if text.isascii() and b"null" not in text else None
-
-
 def version_of(run: Run) -> str:
     """The version that a job's arguments name, else a hash of them."""
     arguments = run.job.kwargs if run.job is not None else None
@@ -336,7 +321,6 @@ def ttl_ms(ttl: Any) -> int:
     return math.ceil(min(seconds, LONGEST_TTL) * 1000)
 
 
-def _marker_ms(key: str, ttl: Any) -> int:
+def _marker_ms(key: str, shown: int) -> int:
     """How long a marker lives: a key that says which record it is about is remembered, a random one while it shows."""
-    shown = ttl_ms(ttl)
     return MARKER_IDLE * 1000 if ":" in key or shown == 0 else max(shown, 1000)

@@ -22,7 +22,7 @@ from saq.queue.redis import PubSubMultiplexer, RedisQueue
 from saq.utils import now
 
 from agent.cancelling import end
-from agent.phoenix import keys
+from agent.phoenix import keys, quick_json
 from agent.phoenix.clock import lease_clock
 from agent.phoenix.endings import DEFAULT_TTL, Endings, ttl_ms
 from agent.phoenix.outbox import outbox_key
@@ -76,7 +76,7 @@ class LaneQueue(RedisQueue):
     def __init__(
         self, redis: Redis, name: str = "default", *, lease: float = LEASE, outbox: bool = False, **options: Any
     ) -> None:
-        super().__init__(redis, name=name, **options)
+        super().__init__(redis, name=name, **{"load": quick_json.loads, **options})
         self._outbox = outbox
         self.lease = lease
         self.scripts = Scripts(redis)

@@ -14,7 +14,7 @@ export MUSIC DOCUMENTS
 KEEP ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help up up-documents test uncontained contained faults chaos bench bench-audio bench-prints bench-documents llm cases containers lint format lock clean
+.PHONY: help up up-documents test uncontained coverage contained faults chaos bench bench-audio bench-prints bench-documents llm cases containers lint format lock clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1  \t\2/'
@@ -55,6 +55,9 @@ uncontained: $(DEV) $(SERVERS) ## Lint, types, and all tests but those in contai
 	@sh tests/system-packages
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+coverage: $(DEV) $(SERVERS) ## The same tests, and which lines they reach, child processes included (slower)
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup --cov --cov-report=term
 
 # One after another: each has containers enough for two cores.

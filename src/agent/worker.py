@@ -150,19 +150,14 @@ class AgentWorker:
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""
         heap.settle()
-        run = asyncio.current_task()
-        assert run is not None
-        _on_signals(run.cancel)
         background: list[asyncio.Task[None]] = []
         try:
-            await wait_for_server(self.queue, streams=bool(self.bridges), tasks=self.functions)
-            background.append(asyncio.create_task(self.relay.run(), name="relay"))
-            background += [asyncio.create_task(bridge.run(), name="bridge") for bridge in self.bridges]
-            if self.heartbeat is not None:
-                background.append(asyncio.create_task(self.heartbeat.run(), name="heartbeat"))
-            await self._worker.start()
-        except asyncio.CancelledError:  # a signal while it waited for its server
-            pass
+            if await self._finds_its_server():
+                background.append(asyncio.create_task(self.relay.run(), name="relay"))
+                background += [asyncio.create_task(bridge.run(), name="bridge") for bridge in self.bridges]
+                if self.heartbeat is not None:
+                    background.append(asyncio.create_task(self.heartbeat.run(), name="heartbeat"))
+                await self._worker.start()
         finally:
             _on_signals(lambda: None)  # a second one, as a group of processes gets, must not end what is being finished
             await end(background)
@@ -177,6 +172,21 @@ class AgentWorker:
             with contextlib.suppress(RedisError, OSError):
                 await self.queue.disconnect()
             log.info("worker.stopped", lane=self.lane or "all", delivered=self.relay.delivered)
+
+    async def _finds_its_server(self) -> bool:
+        """Wait for the server; False if a signal came before it did. Raises ConfigError for one that cannot be used."""
+        stop = asyncio.Event()
+        _on_signals(stop.set)
+        looking = wait_for_server(self.queue, streams=bool(self.bridges), tasks=self.functions)
+        found = asyncio.create_task(looking, name="server")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait([found, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(task for task in (found, stopped) if not task.done())
+        if found.done() and not found.cancelled():
+            found.result()
+        return not stop.is_set()
 
     def _runner(self, function: Task) -> Callable[..., Awaitable[Result]]:
         async def run(context: Any, /, **arguments: Any) -> Result:

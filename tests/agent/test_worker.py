@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -351,6 +352,20 @@ async def test_a_stop_is_heard_while_it_waits_for_its_server(worker: Process, tm
     assert await worker.stop() < 30
     assert worker.running[0].returncode == 0
     assert worker.lines()[-1]["event"] == "worker.stopped"
+
+
+async def test_a_stop_that_is_said_again_and_again_does_not_end_what_is_being_finished(worker: Process) -> None:
+    """With a result left to deliver to a hub that says nothing, the last delivery is tried for five seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pid = await worker.start(PHAZE_HUB_URL=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert await worker.wish("1", do="fine") is not None
+        await worker.until(lambda: any(line["event"] == "job.settled" for line in worker.lines()))
+        for _ in range(15):
+            os.kill(pid, signal.SIGTERM)
+            await asyncio.sleep(0.2)
+        await asyncio.wait_for(worker.running[0].wait(), 60)
+    assert worker.running[0].returncode == 0
+    assert [line["event"] for line in worker.lines()][-2:] == ["relay.not_drained", "worker.stopped"]
 
 
 async def child_of(worker: Process, pid: int) -> int:

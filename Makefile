@@ -58,6 +58,7 @@ uncontained: $(DEV) $(SERVERS) ## Lint, types, and all tests but those in contai
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 coverage: $(DEV) $(SERVERS) ## The same tests, and which lines they reach, child processes included (slower)
+	@sh tests/system-packages
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup --cov --cov-report=term
 
 # One after another: each has containers enough for two cores.

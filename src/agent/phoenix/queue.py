@@ -76,7 +76,8 @@ class LaneQueue(RedisQueue):
     def __init__(
         self, redis: Redis, name: str = "default", *, lease: float = LEASE, outbox: bool = False, **options: Any
     ) -> None:
-        super().__init__(redis, name=name, **{"load": quick_json.loads, **options})
+        options.setdefault("load", quick_json.loads)
+        super().__init__(redis, name=name, **options)
         self._outbox = outbox
         self.lease = lease
         self.scripts = Scripts(redis)

@@ -279,7 +279,7 @@ async def test_four_idle_workers_ask_little_and_a_thousand_parked_jobs_add_less_
     workers = [lanes.worker(queue, [("work", work)], lane_options={"sweep": 5.0}) for queue in queues]
     async with running(*workers):
         await asyncio.sleep(2)
-        idle = await per_second(redis, 30)  # whole rounds of the upkeep, and hardly anything of a broken one
+        idle = await per_second(redis, 30)  # a round of the upkeep more or less counts little
         await hold_a_thousand(queues[0], "held-store")
         await asyncio.sleep(1)
         caused = await naming(redis, sha("release"), seconds=22)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import uvicorn
@@ -38,7 +38,10 @@ def refuse(predicate: Callable[[dict[str, Any]], bool], reason: str) -> Answer:
 
 
 class ControlPlane:
-    """`entries` holds what was acknowledged, `beats` the heartbeats; `answers` are used up first, then all is taken."""
+    """`entries` holds what was acknowledged, `beats` the heartbeats; `answers` are used up first, then all is taken.
+
+    As in the hub, what is delivered again (a relay that ends before it has heard the answer) is recorded once.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -48,6 +51,7 @@ class ControlPlane:
         self.spoilt: Callable[[dict[str, Any]], bool] = lambda _body: False
         """Whether a request's body is at fault: answered with 400."""
         self.entries: list[dict[str, Any]] = []
+        self._known: set[str] = set()
         self.beats: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.arrived = asyncio.Event()
@@ -63,9 +67,15 @@ class ControlPlane:
         if response.status_code == 200:
             with contextlib.suppress(ValueError, TypeError):
                 refused = {row["index"] for row in json.loads(bytes(response.body))["refused"]}
-                self.entries += [entry for i, entry in enumerate(body["entries"]) if i not in refused]
+                self._record(entry for i, entry in enumerate(body["entries"]) if i not in refused)
         self.arrived.set()
         return response
+
+    def _record(self, entries: Iterable[dict[str, Any]]) -> None:
+        for entry in entries:
+            if (same := json.dumps(entry)) not in self._known:
+                self._known.add(same)
+                self.entries.append(entry)
 
     async def heartbeat(self, request: Request) -> Response:
         self.beats.append(json.loads(await request.body()))

@@ -171,7 +171,7 @@ class AgentWorker:
                 await self.heartbeat.close()
             with contextlib.suppress(RedisError, OSError):
                 await self.queue.disconnect()
-            log.info("worker.stopped", lane=self.lane or "all", delivered=self.relay.delivered)
+        log.info("worker.stopped", lane=self.lane or "all", delivered=self.relay.delivered)
 
     async def _finds_its_server(self) -> bool:
         """Wait for the server; False if a signal came before it did. Raises ConfigError for one that cannot be used."""

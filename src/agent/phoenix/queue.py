@@ -229,6 +229,17 @@ class LaneQueue(RedisQueue):
             "jobs": [job.to_dict() for job in await self._stored(shown) if job is not None],
         }
 
+    async def sign_off(self, worker: str) -> None:
+        """Take a worker that has stopped off the list of those that are there; who dies is on it for its entry's ttl.
+
+        The names are those of SAQ's `write_worker_info`.
+        """
+        key = self.namespace(f"worker_info:{worker}")
+        async with self.redis.pipeline(transaction=False) as pipe:
+            pipe.delete(key)
+            pipe.zrem(self._stats, key)
+            await pipe.execute()
+
     async def _worker_infos(self, stats: Sequence[bytes]) -> dict[str, Any]:
         if not stats:
             return {}

@@ -53,6 +53,9 @@ SETTLE_AGAIN = 5.0
 SETTLE_AT_STOP = 5.0
 """Seconds that a stopping worker tries to hand over what has ended; what it cannot, its leases' ends will."""
 
+SIGN_OFF = 1.0
+"""Seconds that a stopping worker tries to leave the list of workers; else its entry's ttl takes it off."""
+
 
 class LaneWorker(Worker[Any]):
     """`LaneWorker(queue, functions=[...], concurrency=4)`, and otherwise as SAQ's Worker.
@@ -338,6 +341,9 @@ class LaneWorker(Worker[Any]):
         await self._pump.close(SETTLE_AT_STOP)
         self._leases.stop()
         await end(list(self.tasks), within=self._cancellation_hard_deadline_s)
+        with contextlib.suppress(RedisError, OSError):
+            async with asyncio.timeout(SIGN_OFF):
+                await self.lane_queue.sign_off(self.id)
         self.pool.shutdown(False, cancel_futures=True)
         if self.shutdown:
             callbacks = [self.shutdown] if callable(self.shutdown) else self.shutdown

@@ -369,3 +369,17 @@ async def test_listening_ends_with_its_time_and_without_keys_at_once(queue: Lane
     with pytest.raises(TimeoutError):
         await queue.listen(["work:1"], lambda *_: True, 0.7)
     await queue.listen([], lambda *_: True, 20)
+
+
+async def test_a_worker_that_has_stopped_is_on_no_list(queue: LaneQueue, redis: Redis) -> None:
+    async def listed() -> bool:
+        return bool((await queue.info())["workers"])
+
+    async def work(context: Any) -> None:
+        pass
+
+    async with running(lanes.worker(lanes.queue(redis), [("work", work)])):
+        assert await until(listed, 10)
+    assert not await listed()
+    assert await redis.zcard(f"saq:{NAME}:stats") == 0
+    assert not [key async for key in redis.scan_iter(f"saq:{NAME}:worker_info:*")]

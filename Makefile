@@ -93,9 +93,9 @@ bench: $(BENCH) ## Measure job queues side by side, and our queue at 1k to 1M jo
 	@$(BENCH)/bin/python benchmarks/scale.py --write
 	@$(BENCH)/bin/python benchmarks/fairness.py --write
 
-bench-audio: $(STAMP) ## CPU seconds a minute of sound and peak memory, by profile, on music and on hours of it (half an hour)
+bench-audio: $(STAMP) ## CPU seconds a minute of sound and peak memory, by profile, on music and on hours of it (half an hour); writes benchmarks/RESULTS-AUDIO.md
 	@sh tests/system-packages || true
-	@$(BIN)/python benchmarks/audio.py
+	@$(BIN)/python benchmarks/audio.py --write
 
 cases: $(DEV) ## Awkward files (shared cases, mutagen's own) through three tasks: a table of what came of each, and its test
 	@$(BIN)/python -m tests.pipelines.music.taking

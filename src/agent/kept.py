@@ -22,7 +22,7 @@ def secret(path: Path) -> tuple[str, bool]:
     Raises OSError, and ConfigError for what is no text.
     """
     try:
-        if found := path.read_text("utf-8").strip():
+        if found := path.read_text("utf-8-sig").strip():
             return found, False
     except FileNotFoundError:
         pass

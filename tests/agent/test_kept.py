@@ -26,6 +26,8 @@ def test_what_somebody_wrote_there_is_kept_and_a_blank_file_is_none(tmp_path: Pa
     file = tmp_path / "secret"
     file.write_text("pässword\n", "utf-8")
     assert kept.secret(file) == ("pässword", False)
+    file.write_bytes(b"\xef\xbb\xbfpassword\r\n")
+    assert kept.secret(file) == ("password", False)
     file.write_text(" \n", "utf-8")
     assert kept.secret(file)[1]
     file.write_bytes(b"\xff")

@@ -159,6 +159,9 @@ def test_a_setting_reaches_who_reads_it_and_secrets_nobody_else(name: str) -> No
         assert {service for service in got if f"{name}_FILE" in AGENT[service]["environment"]} == got - {
             service for service in got if name == "PHAZE_REDIS_URL"
         }
+        for service in got if name != "PHAZE_REDIS_URL" else ():
+            file = AGENT[service]["environment"][f"{name}_FILE"]
+            assert file is None or file.startswith(f"${{{name}_FILE:-"), "what .env names is read"
 
 
 def test_who_must_remember_has_a_volume_for_it() -> None:

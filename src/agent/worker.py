@@ -21,6 +21,7 @@ from agent.children import Children
 from agent.desk import Desk
 from agent.documents import libraries
 from agent.errors import ConfigError
+from agent.health import must_be_writable
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, DOCUMENT_LANES, lanes_for, load_checked, queue_name, tasks_of
 from agent.phoenix.billing import ApiKeyManager
@@ -234,6 +235,7 @@ def worker() -> None:
     if "process_file" in tasks_of(settings.agent_lane) and (wanted := profile_models.missing(settings)) is not None:
         log.warning("models.missing", detail=wanted, remedy=profile_models.REMEDY)
     pin_threads(settings.agent_lane)
+    must_be_writable(settings.health_file)
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)
     os.environ[variable("data_dir")] = str(settings.data_dir)

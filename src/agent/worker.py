@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -236,6 +237,10 @@ def worker() -> None:
         log.warning("models.missing", detail=wanted, remedy=profile_models.REMEDY)
     pin_threads(settings.agent_lane)
     must_be_writable(settings.health_file)
+    if (
+        settings.ffmpeg is not None and shutil.which(settings.ffmpeg) is None
+    ):  # each file would fail, and be tried again
+        raise ConfigError(f"PHAZE_FFMPEG={settings.ffmpeg} is not a program; unset it or name an ffmpeg 5 or newer")
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)
     os.environ[variable("data_dir")] = str(settings.data_dir)

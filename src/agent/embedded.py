@@ -72,7 +72,7 @@ class Fleet:
         self.hub_url = ""
         self.token = ""
         self.knobs = {lane: default_slots(lane, settings) for lane in (lanes_for() if lanes is None else lanes)}
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
 
     @property
     def slots(self) -> dict[str, int]:
@@ -191,7 +191,7 @@ class Fleet:
         os.umask(0o077)  # the catalogue, the logs and the queue are this user's alone
         try:
             self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = (self.data / "lock").open("a+")
+            self._lock = (self.data / "lock").open("a+b", buffering=0)
         except OSError as error:
             raise StartError(
                 f"the data folder {self.data} cannot be used ({error.strerror}); set PHAZE_DATA_DIR"
@@ -200,16 +200,16 @@ class Fleet:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.seek(0)
-            other = self._lock.read().strip()
+            other = self._lock.read(20).decode("ascii", "replace").strip()
             self._lock.close()
             self._lock = None
             raise StartError(
                 f"another `phaze up` (process {other or 'unknown'}) uses the data folder {self.data}; end it, or set "
                 "PHAZE_DATA_DIR to another folder"
             ) from None
-        self._lock.truncate(0)
-        self._lock.write(f"{os.getpid()}\n")
-        self._lock.flush()
+        with contextlib.suppress(OSError):  # on a full disk it says nothing, and is a lock all the same
+            self._lock.truncate(0)
+            self._lock.write(f"{os.getpid()}\n".encode())
 
     def _own_token(self) -> str:
         if self.settings.agent_token is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from agent.errors import UserError
+from agent.errors import ConfigError, UserError
 
 STALE = 10.0
 """Seconds after the last touch; a healthy worker touches its file every second."""
@@ -45,6 +45,14 @@ def health(url: str | None) -> None:
     if age > STALE:
         raise UserError(f"unhealthy: it last reached {NEEDED}, all its loops turning, {age:.0f} s ago")
     click.echo("healthy")
+
+
+def must_be_writable(file: Path | None) -> None:
+    """Raises ConfigError for a PHAZE_HEALTH_FILE that can never be touched: its process would count as ill for ever."""
+    if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"PHAZE_HEALTH_FILE={file} cannot be written; name a file in a folder that this user may write"
+        )
 
 
 def _answers(url: str) -> None:

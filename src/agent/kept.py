@@ -22,7 +22,7 @@ def secret(path: Path) -> tuple[str, bool]:
     Raises OSError, and ConfigError for what is no text.
     """
     try:
-        if found := path.read_text("utf-8").strip():
+        if found := path.read_text("utf-8-sig").strip():
             return found, False
     except FileNotFoundError:
         pass
@@ -34,12 +34,16 @@ def secret(path: Path) -> tuple[str, bool]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """A file that only this user can read, from its first moment, whole or not at all. Raises OSError."""
+    """A file that only this user can read, from its first moment, whole or not at all. Raises OSError that names it."""
     draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    draft.replace(path)
+    try:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(draft)  # a full disk says so when the file is closed, and not of which
+        raise
 
 
 def in_container() -> bool:

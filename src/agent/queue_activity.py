@@ -85,7 +85,7 @@ async def base_queue_activity(redis: Redis, agent_id: str) -> QueueActivity:
 async def _paused(redis: Redis) -> frozenset[str]:
     try:
         async with asyncio.timeout(QUEUE_TIMEOUT):
-            return frozenset(name.decode() for name in await reply(redis.smembers(keys.PAUSED)))
+            return frozenset(name.decode("utf-8", "replace") for name in await reply(redis.smembers(keys.PAUSED)))
     except (RedisError, OSError, TimeoutError):
         return frozenset()  # each queue says by itself what is wrong
 

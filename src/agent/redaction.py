@@ -31,7 +31,7 @@ LOOKS = (
     (re.compile(r"(?i)([?&](?:x-(?:amz|goog)-[a-z-]+|[\w-]*(?:token|secret|signature|credential)s?|awsaccesskeyid"
                 r"|googleaccessid|auth|sig|key)=)[^&\s\"'\\]+"), r"\1[redacted]"),
     (re.compile(r"\bsk-[\w-]{16,}"), REDACTED),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^:/@\s\"']{0,200}:)[^@/\s\"']{1,500}@"), r"\1[redacted]@"),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://[^:/@\s\"']{0,200}:)[^/\s\"']{1,500}@"), r"\1[redacted]@"),
 )  # fmt: skip
 """Credentials of HTTP, what stands in quotes behind a secret's name (JSON or Python within a text, or within a text
 within one; a number in quotes is a fencing token), keys by their names, the values of presigned queries, keys of model

@@ -26,7 +26,7 @@ from pydantic import (
     create_model,
     field_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from agent.compose_variables import COMPOSE
 from agent.errors import ConfigError
@@ -40,6 +40,11 @@ from pipelines.music.profiles import Profile
 
 PREFIX = "PHAZE_"
 ENV_FILE = ".env"
+UTF8 = "utf-8-sig"
+"""UTF-8, also with the mark at its beginning that editors on Windows write, which is no part of the first name."""
+
+SHOWN = 100
+"""Characters of a bad value that are shown."""
 
 LANE_SLOTS = 2
 """Slots of a lane for which no field says more: one that another package adds."""
@@ -82,6 +87,14 @@ def _is_http(value: str) -> bool:
         return False
 
 
+def _expanded(path: Path) -> Path:
+    """The path from the root. Raises ValueError for ~NAME of nobody."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("must be a folder; there is no home of the user after its ~") from None
+
+
 def with_every_lanes_knob(settings: type[T]) -> type[T]:
     """The class with a field `lane_<lane>_concurrency` for each lane of the table that has none yet."""
     missing = [lane for lane in LANES if f"lane_{lane}_concurrency" not in settings.model_fields]
@@ -101,7 +114,13 @@ class Settings(BaseSettings):
     """All settings. `load_settings()` is how to get them: it turns errors into one line each."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, env_ignore_empty=True, populate_by_name=True
+        env_prefix=PREFIX,
+        env_file=ENV_FILE,
+        env_file_encoding=UTF8,
+        extra="ignore",
+        frozen=True,
+        env_ignore_empty=True,
+        populate_by_name=True,
     )
 
     agent_id: str = Field("local", description="Names this agent; part of its queues' names.")
@@ -217,7 +236,7 @@ class Settings(BaseSettings):
         description="Seconds that running jobs get to finish at shutdown before they are handed back.",
     )
     child_memory_mb: int = Field(
-        4096, ge=128, description="Memory cap of one child process in MiB; a job that passes it fails alone."
+        4096, ge=128, le=2**24, description="Memory cap of one child process in MiB; a job that passes it fails alone."
     )
     child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
     fingerprint_engine: MaybeStr = Field(
@@ -295,7 +314,7 @@ class Settings(BaseSettings):
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+        return _expanded(value)
 
     @field_validator("agent_id")
     @classmethod
@@ -403,9 +422,16 @@ class Settings(BaseSettings):
     @field_validator("fingerprint_engine", "billing_url", "llm_url", "mineru_url")
     @classmethod
     def _plain_address(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value):
+        if value is not None and not (_is_http(value) and re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value)):
             raise ValueError("must be an http:// or https:// address without user, password and query")
         return None if value is None else value.rstrip("/")
+
+    @field_validator("models_dir")
+    @classmethod
+    def _a_home(cls, value: str | None) -> str | None:
+        if value is not None:
+            _expanded(Path(value))
+        return value
 
     @field_validator("hub_url", "models_url")
     @classmethod
@@ -417,7 +443,7 @@ class Settings(BaseSettings):
     @property
     def models_folder(self) -> Path:
         """Where pretrained models are, also while there is no such folder yet."""
-        return Path(self.models_dir).expanduser().absolute() if self.models_dir else self.data_dir / "models"
+        return _expanded(Path(self.models_dir)) if self.models_dir else self.data_dir / "models"
 
     def lane_knob(self, lane: str) -> int:
         """The lane's own concurrency, before the ceiling."""
@@ -463,12 +489,26 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**values)
     except UnicodeDecodeError:
         raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
+    except SettingsError as error:
+        raise ConfigError(_unparsed(str(error))) from None
     except ValidationError as error:
         problem = error.errors()[0]
         field = str(problem["loc"][0]) if problem["loc"] else "settings"
         name = variable(field) if field in Settings.model_fields else field
-        shown = "" if field in SECRETS else f"={redact_text(str(problem['input']))}"
-        raise ConfigError(f"{name}{shown} {_explain(problem['msg'])}") from None
+        shown = "" if field in SECRETS else f"={_one_line(redact_text(str(problem['input'])), SHOWN)}"
+        raise ConfigError(f"{name}{shown} {_one_line(_explain(problem['msg']), 5 * SHOWN)}") from None
+
+
+def _unparsed(said: str) -> str:
+    """Of a field that is JSON and did not parse, which is all that pydantic-settings names."""
+    field = next((name for name in Settings.model_fields if f'"{name}"' in said), "settings")
+    return f"{variable(field)} must be a JSON object, such as {{}}"
+
+
+def _one_line(text: str, most: int) -> str:
+    """The text without control characters, cut where it is very long."""
+    clean = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return clean if len(clean) <= most else f"{clean[:most]}..."
 
 
 def _explain(message: str) -> str:
@@ -486,17 +526,20 @@ def _secret_file(name: str) -> str | None:
     if (path := secret_file(name)) is None:
         return None
     try:
-        return Path(path).read_text("utf-8").strip()
+        found = Path(path).read_text(UTF8).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(
             f"{variable(name)}_FILE={path} cannot be read ({reason}); give the path of a readable file"
         ) from None
+    if not found:
+        raise ConfigError(f"{variable(name)}_FILE={path} is empty; write the secret into it, or unset the variable")
+    return found
 
 
 def _environment() -> Mapping[str, str | None]:
     try:
-        return {**dotenv_values(ENV_FILE), **os.environ}
+        return {**dotenv_values(ENV_FILE, encoding=UTF8), **os.environ}
     except UnicodeDecodeError:
         raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
 

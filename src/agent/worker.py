@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from agent.children import Children
 from agent.desk import Desk
 from agent.documents import libraries
 from agent.errors import ConfigError
+from agent.health import must_be_writable
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, DOCUMENT_LANES, lanes_for, load_checked, queue_name, tasks_of
 from agent.phoenix.billing import ApiKeyManager
@@ -234,6 +236,11 @@ def worker() -> None:
     if "process_file" in tasks_of(settings.agent_lane) and (wanted := profile_models.missing(settings)) is not None:
         log.warning("models.missing", detail=wanted, remedy=profile_models.REMEDY)
     pin_threads(settings.agent_lane)
+    must_be_writable(settings.health_file)
+    if (
+        settings.ffmpeg is not None and shutil.which(settings.ffmpeg) is None
+    ):  # each file would fail, and be tried again
+        raise ConfigError(f"PHAZE_FFMPEG={settings.ffmpeg} is not a program; unset it or name an ffmpeg 5 or newer")
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)
     os.environ[variable("data_dir")] = str(settings.data_dir)

@@ -121,3 +121,30 @@ def test_a_name_that_is_no_text_hides_no_other_line_where_the_terminal_takes_onl
     assert listed.returncode == 0, listed.stderr
     assert "caf\\udce9.mp3 is gone" in listed.stdout
     assert "other.mp3 is gone" in listed.stdout
+
+
+@pytest.mark.parametrize("command", [["worker"], ["watch", "/"]])
+@pytest.mark.parametrize("place", ["no/folder/healthy", "."])
+def test_a_health_file_that_cannot_be_touched_stops_the_start(
+    command: list[str], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would count as ill for ever, and its check would blame the queue server."""
+    monkeypatch.setenv("PHAZE_HEALTH_FILE", str(tmp_path / place))
+    monkeypatch.setenv("PHAZE_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("PHAZE_AGENT_TOKEN", "t")
+    said = run(*command)
+    assert said.returncode == ConfigError.exit_code
+    assert f"phaze: PHAZE_HEALTH_FILE={tmp_path / place} cannot be written; name a file in a folder" in said.stderr
+
+
+@pytest.mark.parametrize("place", ["no/ffmpeg", "."])
+def test_an_ffmpeg_that_is_no_program_stops_a_workers_start(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every file would fail, and be tried again for ever."""
+    monkeypatch.setenv("PHAZE_FFMPEG", str(tmp_path / place))
+    monkeypatch.setenv("PHAZE_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("PHAZE_AGENT_TOKEN", "t")
+    said = run("worker")
+    assert said.returncode == ConfigError.exit_code
+    assert f"phaze: PHAZE_FFMPEG={tmp_path / place} is not a program; unset it" in said.stderr

@@ -81,3 +81,12 @@ def test_no_text_takes_long(part: str) -> None:
     started = time.monotonic()
     redact_text(text)
     assert time.monotonic() - started < 10, "0.1 s is usual; looking back over all of it would take minutes"
+
+
+@pytest.mark.parametrize("url", ["redis://:HUSH@HUSH@nas:6379/0", "https://u:HUSH@@HUSH@nas/x?mail=a@b"])
+def test_a_password_in_a_url_is_hidden_to_its_last_at_sign(url: str) -> None:
+    """Whoever did not write %40 for it: the server's address ends at the last one, and so it connects."""
+    said = redact_text(f"cannot reach {url}, trying again")
+    assert "HUSH" not in said
+    assert "@nas" in said
+    assert said.endswith("trying again")

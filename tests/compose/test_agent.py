@@ -255,7 +255,8 @@ def test_env_at_the_top_of_the_repository_reaches_every_service(clone: Path, tmp
     chosen = {
         "PHAZE_REDIS_URL": "redis://elsewhere:6379/1", "PHAZE_LOCAL_VALKEY": "0", "PHAZE_IO_MEMORY": "3g",
         "PHAZE_CHILD_MEMORY_MB": "999", "PHAZE_UID": "1234", "PHAZE_MUSIC_DIR": "/srv/music",
-        "PHAZE_PUBLISH_HOST": "10.0.0.1",
+        "PHAZE_PUBLISH_HOST": "10.0.0.1", "PHAZE_HUB_PASSWORD_FILE": "/keys/password",
+        "PHAZE_AGENT_TOKEN_FILE": "/var/lib/phaze-secrets/mine",
     }  # fmt: skip
     lines = [uncommented, *(f"{name}={value}" for name, value in chosen.items())]
     (tmp_path / ".env").write_text("\n".join(lines), "utf-8")
@@ -263,12 +264,14 @@ def test_env_at_the_top_of_the_repository_reaches_every_service(clone: Path, tmp
     said = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(said.stdout)["services"]
     assert found["valkey"]["scale"] == 0
+    assert found["hub"]["environment"]["PHAZE_HUB_PASSWORD_FILE"] == "/keys/password"
     assert int(found["worker-io"]["mem_limit"]) == 3 * 2**30
     assert found["hub"]["ports"][0]["host_ip"] == "10.0.0.1"
     for name, service in found.items():
         if name.startswith("worker-"):
             assert service["environment"]["PHAZE_REDIS_URL"] == chosen["PHAZE_REDIS_URL"]
             assert service["environment"]["PHAZE_CHILD_MEMORY_MB"] == "999"
+            assert service["environment"]["PHAZE_AGENT_TOKEN_FILE"] == "/var/lib/phaze-secrets/mine"
             assert service["user"].startswith("1234:")
             sources = {volume["source"] for volume in service["volumes"]}
             assert ("/srv/music" in sources) is (service.get("profiles") != ["documents"])

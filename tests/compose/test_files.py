@@ -18,6 +18,7 @@ import yaml
 from agent.compose_variables import COMPOSE
 from agent.embedded import WORKER_MARGIN
 from agent.health import STALE
+from agent.hub.app import known_names
 from agent.lanes import CPU_LANES, DOCUMENT_LANES, LANES
 from agent.settings import ACCEPTED, FROM_FILES, VARIABLES, Settings, load_settings
 from agent.watching.command import watch
@@ -159,6 +160,9 @@ def test_a_setting_reaches_who_reads_it_and_secrets_nobody_else(name: str) -> No
         assert {service for service in got if f"{name}_FILE" in AGENT[service]["environment"]} == got - {
             service for service in got if name == "PHAZE_REDIS_URL"
         }
+        for service in got if name != "PHAZE_REDIS_URL" else ():
+            file = AGENT[service]["environment"][f"{name}_FILE"]
+            assert file is None or file.startswith(f"${{{name}_FILE:-"), "what .env names is read"
 
 
 def test_who_must_remember_has_a_volume_for_it() -> None:
@@ -277,6 +281,9 @@ def test_prometheus_asks_every_worker_and_the_hub() -> None:
     config = yaml.safe_load((REPO / "compose/prometheus.yml").read_text("utf-8"))
     hub, workers = config["scrape_configs"]
     assert hub["static_configs"][0]["targets"] == ["hub:8080"]
+    own = environment(AGENT["hub"])
+    behind_a_proxy = load_settings(hub_url="https://hub.example.org", hub_names=own["PHAZE_HUB_NAMES"])
+    assert "hub" in known_names(behind_a_proxy), "also where workers elsewhere know it by another name"
     (found,) = workers["dns_sd_configs"]
     assert set(found["names"]) == set(WORKERS)
     for service in WORKERS.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from agent.hub.app import create_app
 from agent.hub.attempts import FREE, Attempts, network_of
 from agent.hub.catalogue import Catalogue
 from agent.hub.guard import OPEN, OPEN_ROOMS
-from agent.hub.login import COOKIE, Login
+from agent.hub.login import Login
 from agent.hub.login_pages import _within
 from agent.settings import load_settings
 from tests.hub.conftest import PASSWORD, USER, serving
@@ -108,7 +109,7 @@ async def test_a_wrong_name_and_a_wrong_password_are_told_alike(stranger: httpx.
     answers = [await enter(stranger, **wrong) for wrong in ({"user": "bob"}, {"password": "x"}, {"user": ""})]
     assert {answer.status_code for answer in answers} == {401}
     assert len({answer.text for answer in answers}) == 1
-    assert COOKIE not in stranger.cookies
+    assert not list(stranger.cookies.jar)
     assert (await stranger.post("/login", content=b"a=1&" * 1000)).status_code == 400
     assert (await stranger.post("/login", content=b"x" * 10_000)).status_code == 413
 
@@ -155,14 +156,14 @@ async def test_only_a_cookie_that_we_signed_for_this_password_counts(
     stranger: httpx.AsyncClient, catalogue: Catalogue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await enter(stranger)
-    [good] = [cookie.value for cookie in stranger.cookies.jar]
+    [(cookie, good)] = [(cookie.name, cookie.value) for cookie in stranger.cookies.jar]
     assert good is not None
     stranger.cookies.clear()
     name, moment, signature = good.split(".")
     forged = ["", "x", f"open.{moment}.{signature}", f"{name}.{moment}.{signature[:-2]}", f"{name}.{signature}"]
     for value in forged:
-        assert (await stranger.get("/", headers={"Cookie": f"{COOKIE}={value}"})).status_code == 401, value
-    mine = {"Cookie": f"{COOKIE}={good}"}
+        assert (await stranger.get("/", headers={"Cookie": f"{cookie}={value}"})).status_code == 401, value
+    mine = {"Cookie": f"{cookie}={good}"}
     assert (await stranger.get("/", headers=mine)).status_code == 200
     for password, expected in ((PASSWORD, 200), ("another", 401)):
         again = serving(catalogue, redis, hub_user=USER, hub_password=password)
@@ -198,6 +199,23 @@ async def test_who_logs_out_is_out(stranger: httpx.AsyncClient) -> None:
     assert (await stranger.get("/")).status_code == 200
     assert (await stranger.post("/logout", data={"token": token})).headers["location"] == "/login"
     assert (await stranger.get("/")).status_code == 401
+
+
+async def test_a_browser_is_logged_in_to_two_hubs_of_one_machine(
+    stranger: httpx.AsyncClient, locked_url: str, redis: Redis, tmp_path: Path
+) -> None:
+    """Its cookies go to all ports of a name."""
+    await enter(stranger)
+    with Catalogue(tmp_path / "other") as catalogue:
+        async with serving(catalogue, redis, hub_user=USER, hub_password="another") as other:
+            here = {"user": USER, "password": "another"}
+            assert (await stranger.post(f"{other}/login", data=here)).status_code == 303
+            for hub in (locked_url, other, locked_url):
+                assert (await stranger.get(f"{hub}/")).status_code == 200
+            token = await token_on(stranger, f"{other}/")
+            assert (await stranger.post(f"{other}/logout", data={"token": token})).status_code == 303
+            assert (await stranger.get(f"{other}/")).status_code == 401
+    assert (await stranger.get(f"{locked_url}/")).status_code == 200
 
 
 async def test_tools_show_user_and_password_in_each_request(stranger: httpx.AsyncClient) -> None:

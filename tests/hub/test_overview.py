@@ -16,7 +16,9 @@ from agent.hub.beats import Beats, state_of
 from agent.hub.catalogue import Catalogue
 from agent.lanes import DOCUMENT_LANES, FILE_LANES, queue_name
 from agent.phoenix import keys
+from agent.phoenix.breaker import Breakers
 from agent.phoenix.queue import LaneQueue
+from agent.phoenix.scripts import Scripts
 from tests.hub.deliveries import AGENT
 
 
@@ -100,12 +102,35 @@ async def test_the_page_names_two_workers_that_beat_for_one_agent(client: httpx.
     assert agent["beating"] == ["<b>nas</b> (process 7)", "<b>nas</b> (process 8)"]
 
 
-async def test_a_beat_of_any_shape_breaks_no_page(client: httpx.AsyncClient) -> None:
-    odd = '{"hostname": "\\ud800", "worker_pid": [1e400, NaN], "agent_version": {"a": 1}, "queue_depth": 1e999}'
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"hostname": "\\ud800", "worker_pid": [1e400, NaN], "agent_version": {"a": 1}, "queue_depth": 1e999}',
+        f'{{"queue_depth": {"9" * 400}, "worker_pid": {"9" * 4000}, "started_at": -{"9" * 310}}}',
+    ],
+)
+async def test_a_beat_of_any_shape_breaks_no_page(client: httpx.AsyncClient, odd: str) -> None:
     for _ in range(2):
         answer = await client.post(f"/api/agents/{AGENT}/heartbeat", content=odd)
         assert answer.status_code == 200
-    for path in ("/", "/overview", "/api/agents"):
+    for path in ("/", "/overview", "/api/agents", "/metrics"):
+        assert (await client.get(path)).status_code == 200, path
+
+
+async def test_a_beat_that_cannot_be_read_any_more_breaks_no_page(
+    client: httpx.AsyncClient, catalogue: Catalogue
+) -> None:
+    with catalogue._database.write() as connection:
+        connection.exec_driver_sql("UPDATE agents SET last_beat_at = 1, beat = ?", ('{"lane":' + "[" * 5000,))
+    for path in ("/", "/overview", "/api/agents", "/metrics"):
+        assert (await client.get(path)).status_code == 200, path
+
+
+async def test_a_pause_or_circuit_with_an_odd_name_breaks_no_page(client: httpx.AsyncClient, redis: Redis) -> None:
+    await redis.sadd(keys.PAUSED, b"\xff", "meta\n")
+    await redis.sadd(keys.CIRCUITS, b"\xff")
+    await Breakers(Scripts(redis), redis).force('a\n"{}', "open", "odd")
+    for path in ("/", "/overview", "/api/queues", "/metrics", "/api/status"):
         assert (await client.get(path)).status_code == 200, path
 
 

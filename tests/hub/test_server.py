@@ -131,6 +131,41 @@ def until(condition: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_second_hub_on_a_catalogue_is_refused_and_leaves_the_first_as_it_was(
+    tmp_path: Path, valkey_url: str, linked: bool
+) -> None:
+    data = tmp_path / "data"
+    (tmp_path / "link").symlink_to(data)
+    first = Hub(data, valkey_url)
+    url = first.url()
+    second = Hub(tmp_path / "link" if linked else data, valkey_url)
+    log, _ = second.process.communicate(timeout=60)
+    assert second.process.returncode == 2
+    assert re.fullmatch(r"phaze: another hub runs on \S+, of which only one may; end that one, or set PHAZE_.*\n", log)
+    assert first.url() == url
+    first.end()
+
+
+def test_a_hub_takes_over_from_one_that_is_ending_or_was_killed(tmp_path: Path, valkey_url: str) -> None:
+    first = Hub(tmp_path, valkey_url)
+    first.url()
+    second = Hub(tmp_path, valkey_url)
+    time.sleep(1)
+    first.end(signal.SIGKILL)
+    (tmp_path / "hub.url").unlink()
+    second.url()
+    second.end()
+
+
+def test_what_it_writes_is_its_users_alone(tmp_path: Path, valkey_url: str) -> None:
+    hub = Hub(tmp_path / "data", valkey_url)
+    hub.url()
+    assert (tmp_path / "data").stat().st_mode & 0o77 == 0
+    assert {file.name for file in (tmp_path / "data").rglob("*") if file.stat().st_mode & 0o77} == set()
+    hub.end()
+
+
 def test_what_a_killed_hub_owed_the_next_one_queues(tmp_path: Path, valkey_url: str) -> None:
     hub = Hub(tmp_path, valkey_url)
     body = {"agent_id": "local", "roots": ["/m"]}

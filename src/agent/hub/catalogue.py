@@ -167,7 +167,7 @@ class Catalogue:
         columns = schema.agents.c
         with self._database.read() as connection:
             return [
-                KnownAgent(row.id, row.token_sha256 == REVOKED, row.last_beat_at, json.loads(row.beat or "{}"))
+                KnownAgent(row.id, row.token_sha256 == REVOKED, row.last_beat_at, _beat_in(row.beat))
                 for row in connection.execute(sa.select(schema.agents).order_by(columns.id))
             ]
 
@@ -421,6 +421,14 @@ class Catalogue:
         """(service, record id) -> the file or root it is about, for people; those without one are left out."""
         with self._database.read() as connection:
             return progress.paths(connection, jobs)
+
+
+def _beat_in(text: str | None) -> dict[str, Any]:
+    """What a beat said; nothing, where it nests deeper than can be read here. Whoever took it had more of the stack."""
+    try:
+        return dict(json.loads(text or "{}"))
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _digest(token: str) -> str:

@@ -75,7 +75,7 @@ class Holding:
 
     async def look(self, queues: Collection[str], most: int) -> Holds:
         """What is held of the jobs on these queues; up to `most` jobs of each circuit are named."""
-        paused = {name.decode() for name in await reply(self._redis.smembers(keys.PAUSED))}
+        paused = {name.decode("utf-8", "replace") for name in await reply(self._redis.smembers(keys.PAUSED))}
         tasks = {
             task: [name for name in dict.fromkeys((lane, task)) if name in paused]
             for lane, table in LANE_TASKS.items()

@@ -20,7 +20,9 @@ from starlette.requests import Request
 
 from agent.hub.attempts import Attempts
 
-COOKIE = "phaze_session"
+COOKIE = "phaze_session_"
+"""How the cookie's name begins. What follows is the hub's own: ports do not count, so that a browser would keep one
+cookie for all hubs of a machine, and a login on one would end that on another."""
 
 SESSION_SECONDS = 7 * 86_400
 """After so long the password is asked for again."""
@@ -54,6 +56,7 @@ class Login:
         self._password = _digest(password or secrets.token_urlsafe())
         bound = hmac.digest(key.encode(), self._user + self._password, "sha256")
         how: Any = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
+        self.cookie = COOKIE + hmac.digest(key.encode(), b"phaze.cookie", "sha256").hex()[:8]
         self._sessions = TimestampSigner(bound, salt="phaze.session", **how)
         self._tokens = Signer(bound, salt="phaze.csrf", **how)
         self._attempts = Attempts()
@@ -81,7 +84,7 @@ class Login:
         if not self.required:
             return NOBODY
         try:
-            return self._sessions.unsign(request.cookies.get(COOKIE, ""), max_age=SESSION_SECONDS).decode()
+            return self._sessions.unsign(request.cookies.get(self.cookie, ""), max_age=SESSION_SECONDS).decode()
         except BadSignature:
             pass
         given = _basic(request.headers.get("authorization", ""))

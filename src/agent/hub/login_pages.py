@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from agent.hub.guard import refused, too_many
 from agent.hub.limits import read_body
-from agent.hub.login import COOKIE, SESSION_SECONDS, Login, TooManyFailures, address_of
+from agent.hub.login import SESSION_SECONDS, Login, TooManyFailures, address_of
 from agent.hub.templating import templates
 
 MAX_FORM = 8 * 2**10
@@ -40,7 +40,8 @@ async def enter(request: Request) -> Response:
     answer = RedirectResponse(going, 303, NO_STORE)
     # The browser knows whether it came by https, also where a proxy ends that before us.
     secure = request.headers.get("origin", "").startswith("https:")
-    answer.set_cookie(COOKIE, login.new_session(), SESSION_SECONDS, secure=secure, httponly=True, samesite="strict")
+    session = login.new_session()
+    answer.set_cookie(login.cookie, session, SESSION_SECONDS, secure=secure, httponly=True, samesite="strict")
     return answer
 
 
@@ -54,7 +55,7 @@ async def leave(request: Request) -> Response:
     if who is not None and not login.accepts(who, given.get("token", "")):
         return refused(request, 403, "log out with the button on the page")
     answer = RedirectResponse("/login", 303, NO_STORE)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    answer.delete_cookie(login.cookie, httponly=True, samesite="strict")
     return answer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -95,7 +95,7 @@ async def agents(services: Services) -> list[Agent]:
 
 def _plain(value: Any) -> str | float | None:
     """A beat is whatever JSON an agent sends: text of a bearable length that can be written, or a number."""
-    if value is None or (isinstance(value, int | float) and math.isfinite(value)):
+    if value is None or (isinstance(value, int | float) and abs(value) <= sys.float_info.max):
         return value
     return str(value)[:200].encode("utf-8", "replace").decode()
 

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from agent import kept, logs
 from agent.errors import ConfigError
+from agent.hub.alone import alone_on
 from agent.hub.app import create_app
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import use_engine, use_profile, use_sets
@@ -41,13 +42,15 @@ URL_FILE = "hub.url"
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. `data_dir / "hub.url"` holds the address while it listens.
 
-    Raises ConfigError (no queue server, an address that cannot be listened on) and CatalogueError.
+    Raises ConfigError (no queue server, another hub on the same catalogue, an address that cannot be listened on) and
+    CatalogueError.
     """
     address = settings.redis_address
     if address is None:
         raise ConfigError("PHAZE_REDIS_URL is not set; give the address of a Redis or Valkey server, or run `phaze up`")
     use_engine(settings.fingerprint_engine)
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(alone_on(settings.data_dir))
         use_profile(settings.profile)
         use_sets(settings.set_minutes)
         catalogue = stack.enter_context(Catalogue(settings.data_dir))
@@ -212,6 +215,7 @@ def hub(*, first_start: bool) -> None:
     With --first-start it makes what is missing of PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN, keeps it in the files that
     PHAZE_HUB_PASSWORD_FILE and PHAZE_AGENT_TOKEN_FILE name, else in the data folder, and prints a new password once.
     """
+    os.umask(0o077)  # the catalogue is this user's alone
     settings = with_secrets() if first_start else load_settings()
     logs.configure(settings.log_level, settings.log_format, part="hub")
     with contextlib.suppress(KeyboardInterrupt):

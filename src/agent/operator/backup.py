@@ -32,7 +32,7 @@ def backup(target: str, force: bool) -> None:
     """
     source = load_settings().data_dir / FILE_NAME
     if target == "-":
-        with tempfile.TemporaryDirectory(dir=source.parent if source.exists() else None) as folder:
+        with _scratch(source) as folder:
             copy = Path(folder) / FILE_NAME
             copy_catalogue(source, copy)
             with copy.open("rb") as file:
@@ -50,6 +50,14 @@ def backup(target: str, force: bool) -> None:
     finally:
         draft.unlink(missing_ok=True)
     click.echo(f"{target}: {wanted.stat().st_size:,} bytes, {results:,} results")
+
+
+def _scratch(source: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder beside the catalogue, where its disk has room for a copy. Raises UserError."""
+    try:
+        return tempfile.TemporaryDirectory(dir=source.parent if source.exists() else None)
+    except OSError as error:
+        raise UserError(f"{source.parent} cannot be written ({error.strerror}); the copy is made there first") from None
 
 
 @click.command()

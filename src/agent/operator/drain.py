@@ -14,7 +14,7 @@ from agent.lanes import base_queue_name
 from agent.operator.server import run, server
 from agent.phoenix import keys
 from agent.phoenix.queue import LaneQueue
-from agent.queue_activity import QueueActivity, base_queue_activity
+from agent.queue_activity import QueueActivity, base_queue_activity, get_queue_activity
 from agent.redaction import redact_text
 from agent.settings import load_settings
 
@@ -41,6 +41,7 @@ def status() -> None:
 
     async def look() -> QueueActivity:
         async with server(settings) as client:
+            await _say_if_unknown(client, settings.agent_id)
             return await base_queue_activity(client, settings.agent_id)
 
     click.echo(describe(run(look())))
@@ -59,6 +60,7 @@ def wait(timeout: float | None) -> None:
 
     async def until_empty() -> list[str] | None:
         async with server(settings) as client:
+            await _say_if_unknown(client, settings.agent_id)
             if await _empty_in_time(client, settings.agent_id, timeout):
                 return None
             return await left_over(client, base_queue_name(settings.agent_id))
@@ -73,6 +75,17 @@ def wait(timeout: float | None) -> None:
     raise SystemExit(NOT_DRAINED)
 
 
+async def _say_if_unknown(client: Redis, agent_id: str) -> None:
+    """A misspelt name has an empty queue too."""
+    rows = await get_queue_activity(client, [agent_id])
+    if not any(row.error or row.workers or row.unsettled for row in rows):
+        click.echo(
+            f"warning: no worker of an agent {agent_id} runs, and no queue of it holds a job; PHAZE_AGENT_ID must be "
+            "the name of the one that is drained",
+            err=True,
+        )
+
+
 async def _empty_in_time(client: Redis, agent_id: str, timeout: float | None) -> bool:
     deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
     said, said_at, empty = "", 0.0, 0
@@ -85,9 +98,10 @@ async def _empty_in_time(client: Redis, agent_id: str, timeout: float | None) ->
         if words != said or time.monotonic() - said_at > SAY_AGAIN:
             click.echo(words)
             said, said_at = words, time.monotonic()
-        if time.monotonic() >= deadline:
+        left = deadline - time.monotonic()
+        if left <= 0 and not empty:
             return False
-        await asyncio.sleep(min(LOOK, max(0.0, deadline - time.monotonic())))
+        await asyncio.sleep(LOOK if empty else min(LOOK, left))  # what is empty in the end is looked at once more
 
 
 def describe(row: QueueActivity) -> str:

@@ -136,7 +136,7 @@ class Breakers:
         found = await reply(self._redis.smembers(keys.CIRCUITS))
         if users:
             found |= await reply(self._redis.smembers(keys.USER_CIRCUITS))
-        names = sorted(name.decode() for name in found)
+        names = sorted(name.decode("utf-8", "replace") for name in found)
         return [await self.look(name) for name in names]
 
     async def _call(self, operation: str, circuit: str, *rest: Any) -> Any:

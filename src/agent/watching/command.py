@@ -13,6 +13,7 @@ import structlog
 
 from agent import logs
 from agent.errors import WrongUse
+from agent.health import must_be_writable
 from agent.operator.hub import Hub
 from agent.roots import outermost
 from agent.settings import Settings, load_settings
@@ -38,6 +39,7 @@ def watch(paths: tuple[str, ...]) -> None:
     settings = load_settings()
     roots = sorted(outermost([_root(path) for path in paths]))
     logs.configure(settings.log_level, settings.log_format, part="watch")
+    must_be_writable(settings.health_file)
     Hub(settings).close()  # says at once if there is no token to be had
     Watcher(settings, roots).run()
 

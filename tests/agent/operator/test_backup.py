@@ -7,12 +7,16 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agent.errors import UserError
 from agent.hub.catalogue import Catalogue
+from agent.operator.backup import backup
 from agent.phoenix.outbox import Entry
 
 
@@ -152,3 +156,15 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(data: Path, tmp_path
     refused(str(target), "--force", code=1)
     assert target.read_bytes() == b"an older one"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.sqlite", "data"]
+
+
+def test_a_copy_for_which_there_is_no_folder_is_one_line(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(data)
+
+    def refuse(**_where: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *_a: refuse())
+    said = CliRunner().invoke(backup, ["-"])
+    assert isinstance(said.exception, UserError)
+    assert str(said.exception) == f"{data} cannot be written (Read-only file system); the copy is made there first"

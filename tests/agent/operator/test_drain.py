@@ -112,3 +112,17 @@ async def test_a_drain_whose_time_is_over_names_what_is_left_and_why(redis: Redi
     assert "OSError: no route to host" in said
     worker.event.set()
     await working
+
+
+async def test_a_drain_of_an_agent_that_nobody_knows_says_so(redis: Redis, phaze: Phaze) -> None:
+    for words in (("status",), ("wait", "--timeout", "5")):
+        said = await phaze("drain", *words)
+        assert "warning: no worker of an agent local runs, and no queue of it holds a job; PHAZE_AGENT_ID" in said
+    await LaneQueue(redis, name=queue_name("local", "io")).enqueue("push_file", key="push_file:1")
+    assert "warning" not in await phaze("drain", "wait", "--timeout", "5"), "its lanes have work"
+
+
+async def test_an_empty_queue_is_drained_however_short_the_wait(redis: Redis, phaze: Phaze) -> None:
+    assert "drained" in (await phaze("drain", "wait", "--timeout", "0")).splitlines()
+    await LaneQueue(redis, name=BASE).enqueue("push_file", key="push_file:1")
+    assert "not drained in 0 s" in await phaze("drain", "wait", "--timeout", "0", code=4)

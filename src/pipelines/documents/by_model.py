@@ -160,7 +160,8 @@ def _biomarker(
             return Biomarker(
                 name=said.name, value=value, unit=unit, reference=parse_range(reference, habits.decimal),
                 flag=said.flag if said.flag and said.flag in page.text[name[0] : end + APART] else "",
-                specimen="", date=habits.taken, span=Span(page=page.number, start=name[0], end=end), by="model",
+                specimen="", date=habits.taken.on(page.number, page.text.count("\n", 0, name[0])),
+                span=Span(page=page.number, start=name[0], end=end), by="model",
             )  # fmt: skip
     return None
 

@@ -49,15 +49,16 @@ class Conventions:
 
     decimal: Decimal
     order: dates.Order
-    taken: str
+    taken: dates.Taken
 
 
 def conventions(pages: list[Page]) -> Conventions:
     texts = [line.text for page in pages for line in page.lines]
     order = dates.order_of(texts)
     decimal = decimal_sign(texts)
+    by_page = [(page.number, [line.text for line in page.lines]) for page in pages]
     order = order or ("dmy" if decimal == "," else "")  # nobody writes months first and decimal commas
-    return Conventions(decimal, order, dates.taken(texts, order))
+    return Conventions(decimal, order, dates.taken(by_page, order))
 
 
 def biomarkers(pages: list[Page]) -> list[Biomarker]:
@@ -165,11 +166,12 @@ def _overlaps(span: Span, others: list[Span]) -> bool:
 
 def _biomarkers(page: Page, read: list[Read], habits: Conventions) -> Iterator[Biomarker]:
     specimens: dict[int, str] = {}
-    for entry in read:
+    for line, entry in enumerate(read):
         if not entry.rows and not entry.is_head:
             _hear_headings(entry, specimens)
         for row in entry.rows:
-            marker = _biomarker(page, row, habits, specimens.get(row.group, specimens.get(0, "")))
+            taken = habits.taken.on(page.number, line)
+            marker = _biomarker(page, row, habits, specimens.get(row.group, specimens.get(0, "")), taken)
             if marker is not None:
                 yield marker
 
@@ -190,7 +192,7 @@ def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
                 specimens.pop(group, None)
 
 
-def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomarker | None:
+def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str) -> Biomarker | None:
     name = _name(row)
     value = parse_value(row.value.text, habits.decimal)
     if value is None or stop.is_no_name(name):
@@ -211,7 +213,7 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomark
     own = row.dated or (row.date.text if row.date else "")
     span = Span(page=page.number, start=min(p.start for p in row.pieces), end=max(p.end for p in row.pieces))
     flag = row.flag.text if row.flag and row.flag.text.casefold() not in (_PLACEHOLDERS - {"-", "--", "*"}) else ""
-    date = (dates.parse_date(own, habits.order) if own else "") or habits.taken
+    date = (dates.parse_date(own, habits.order) if own else "") or taken
     return Biomarker(
         name=name, value=value, unit=unit, reference=reference, flag=flag,
         specimen=specimen or heard or "", date=date, span=span,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, SecretStr
@@ -14,6 +13,7 @@ from pipelines.documents.labs import Conventions
 from pipelines.documents.llm import Client
 from pipelines.documents.llm_errors import AnswerCut, BadAnswer, ModelRefused
 from pipelines.documents.page import Page
+from pipelines.documents.printed import flag_of, named, place_of, reference_of, row_of, unit_of, valued
 from pipelines.documents.ranges import parse_range
 from pipelines.documents.values import parse_value
 from pipelines.documents.variants import variants, zygosity
@@ -21,9 +21,6 @@ from pipelines.documents.variants import variants, zygosity
 MOST_REQUESTS = 16
 """For one page: a page that is cut is halved, and each half asked for alone, down to SHORTEST lines."""
 SHORTEST = 4
-
-APART = 200
-"""Characters that may stand between a name and its value."""
 
 INSTRUCTIONS = """\
 You read one page of a medical document and list what it says: laboratory results, diagnoses, procedures performed,
@@ -119,20 +116,20 @@ def _add(facts: Facts, said: SaidPage, page: Page, part: tuple[int, int], habits
         if (found := _biomarker(marker, page, part, habits, used)) is not None:
             facts.biomarkers.append(found)
     for diagnosis in said.diagnoses:
-        if place := _place(page.text, diagnosis.text, part):
+        if place := place_of(page.text, diagnosis.text, part):
             code = diagnosis.code if diagnosis.code in page.text else ""
             date = parse_date(diagnosis.date, habits.order) if diagnosis.date in page.text else ""
             span = Span(page=page.number, start=place[0], end=place[1])
             facts.diagnoses.append(Diagnosis(text=diagnosis.text, code=code, date=date, span=span, by="model"))
     for procedure in said.procedures:
-        if place := _place(page.text, procedure.text, part):
+        if place := place_of(page.text, procedure.text, part):
             code = procedure.code if procedure.code in page.text else ""
             date = parse_date(procedure.date, habits.order) if procedure.date in page.text else ""
             span = Span(page=page.number, start=place[0], end=place[1])
             facts.procedures.append(Procedure(text=procedure.text, code=code, date=date, span=span, by="model"))
     by_rules = variants(page) if said.variants else []
     for variant in said.variants:
-        place = _place(page.text, variant.variant, part)
+        place = place_of(page.text, variant.variant, part)
         if place and not any(known.span.start < place[1] and place[0] < known.span.end for known in by_rules):
             gene = variant.gene if variant.gene and variant.gene in page.text else ""
             span = Span(page=page.number, start=place[0], end=place[1])
@@ -144,40 +141,25 @@ def _add(facts: Facts, said: SaidPage, page: Page, part: tuple[int, int], habits
 def _biomarker(
     said: SaidBiomarker, page: Page, part: tuple[int, int], habits: Conventions, used: set[tuple[int, int]]
 ) -> Biomarker | None:
-    """The result with its place, if name and value are printed near each other and nothing was read there before."""
+    """The result with its place, if a name and its whole value are printed there and nothing was read there before."""
     value = parse_value(said.value, habits.decimal)
     if value is None or stop.is_no_name(said.name):
         return None
-    for name in _places(page.text, said.name, part):
-        reach = (name[1], min(part[1], name[1] + APART))
-        for place in _places(page.text, said.value, reach):
+    text = page.text
+    for name in named(text, said.name, part):
+        for place in valued(text, said.value, name, part[1]):
             if place in used:
                 continue
             used.add(place)
-            end = place[1]
-            unit = said.unit if said.unit and _place(page.text, said.unit, (name[0], min(part[1], end + APART))) else ""
-            reference = said.reference_range if _place(page.text, said.reference_range, (name[0], part[1])) else ""
+            row = row_of(text, name, place, part[1])
             return Biomarker(
-                name=said.name, value=value, unit=unit, reference=parse_range(reference, habits.decimal),
-                flag=said.flag if said.flag and said.flag in page.text[name[0] : end + APART] else "",
-                specimen="", date=habits.taken.on(page.number, page.text.count("\n", 0, name[0])),
-                span=Span(page=page.number, start=name[0], end=end), by="model",
+                name=said.name, value=value, unit=unit_of(text, said.unit, row, place),
+                reference=parse_range(reference_of(text, said.reference_range, row, place), habits.decimal),
+                flag=flag_of(text, said.flag, row, place), specimen="",
+                date=habits.taken.on(page.number, text.count("\n", 0, name[0])),
+                span=Span(page=page.number, start=name[0], end=place[1]), by="model",
             )  # fmt: skip
     return None
-
-
-def _places(text: str, wanted: str, within: tuple[int, int]) -> list[tuple[int, int]]:
-    """Where `wanted` is printed, whatever the spaces between its words, and not as part of a longer word or number."""
-    parts = wanted.split()
-    if not parts or len(wanted) > 300:
-        return []
-    body = r"\s+".join(re.escape(part) for part in parts)
-    pattern = re.compile(rf"(?<![\w.,])(?:{body})(?!\w|[.,]\d)")
-    return [(match.start(), match.end()) for match in pattern.finditer(text, *within)]
-
-
-def _place(text: str, wanted: str, within: tuple[int, int]) -> tuple[int, int] | None:
-    return next(iter(_places(text, wanted, within)), None)
 
 
 def merged(rules: Facts, model: Facts) -> Facts:

@@ -23,7 +23,7 @@ from pipelines.documents.ranges import parse_range, unit_of_range
 from pipelines.documents.sentences import sentences
 from pipelines.documents.tables import Row, holds_another, table_rows
 from pipelines.documents.units import ucum
-from pipelines.documents.values import Decimal, decimal_sign, parse_value
+from pipelines.documents.values import Decimal, decimal_beside, decimal_sign, parse_value
 from pipelines.documents.wrapped import complete
 
 FAR = 3.5
@@ -194,13 +194,14 @@ def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
 
 def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str) -> Biomarker | None:
     name = _name(row)
-    value = parse_value(row.value.text, habits.decimal)
+    limits = " ".join(piece.text for piece in row.reference)
+    value = parse_value(row.value.text, decimal_beside(row.value.text, [limits], habits.decimal))
     if value is None or stop.is_no_name(name):
         return None
     unit = row.unit.text if row.unit and row.unit.text.casefold() not in _PLACEHOLDERS else ""
     if unit == "S" and page.source != "text":
         unit = "s"  # by its shape alone a letter does not say whether it is a capital; a capital S is no unit here
-    reference = parse_range(" ".join(piece.text for piece in row.reference), habits.decimal) if row.reference else None
+    reference = parse_range(limits, decimal_beside(limits, [row.value.text], habits.decimal)) if limits else None
     if not unit:
         name, unit = _unit_in_name(name)
     if not unit:

@@ -243,3 +243,29 @@ def test_a_value_and_its_unit_in_one_cell_are_two_whatever_follows(unit: str) ->
 def test_names_that_hold_numbers_signs_and_units_stay_whole(name: str) -> None:
     for rest in ("5.4 | mg/dL | 3-9", "<5 | U/L | 0-10", "Negative | | Negative"):
         assert read(f"Test | Result | Units | Range\n{name} | {rest}")[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "number", "low", "high"),
+    [
+        ("1.234", "0.4-4.0", 1.234, 0.4, 4.0),
+        ("2.1", "0.270-4.200", 2.1, 0.27, 4.2),
+        ("6.7", "4.000 - 10.000", 6.7, 4, 10),
+        ("1.234", "0,4-4,0", 1234, 0.4, 4.0),
+        ("1,234", "0.4-4.0", 1.234, 0.4, 4.0),
+        ("6.700", "4.000-10.000", 6700, 4000, 10000),
+        ("6.700", "4.000-10.000,5", 6700, 4000, 10000.5),
+        ("\u22122,3", "\u22122 - +3", -2.3, -2, 3),
+        ("-2,3", "-5,0 - -1,5", -2.3, -5, -1.5),
+    ],
+)
+def test_in_a_document_with_commas_a_row_may_have_points(
+    value: str, limits: str, number: float, low: float, high: float
+) -> None:
+    (_, found) = read(f"""
+Untersuchung | Ergebnis | Einheit | Referenzbereich
+Kalium | 4,1 | mmol/l | 3,5-5,1
+Ferritin | {value} | ng/ml | {limits}
+""")
+    assert found.reference is not None
+    assert (found.value.number, found.reference.low, found.reference.high) == (number, low, high)

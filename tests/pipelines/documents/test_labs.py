@@ -269,3 +269,21 @@ Ferritin | {value} | ng/ml | {limits}
 """)
     assert found.reference is not None
     assert (found.value.number, found.reference.low, found.reference.high) == (number, low, high)
+
+
+@pytest.mark.parametrize(
+    "line", ["Calcium 9.9 mg/dL 8.5-10.5", "Calcium: 9.9 mg/dL | 8.5-10.5", "Calcium 9.9 mg/dL < 10.5"]
+)
+def test_a_range_is_no_result_though_it_stands_in_the_results_column(line: str) -> None:
+    assert said(f"Test | Result | Unit | Reference\nGlucose | 95 | mg/dL | 70-99\n{line}") == [
+        ("Glucose", "95", "mg/dL"),
+        ("Calcium", "9.9", "mg/dL"),
+    ]
+
+
+def test_a_range_after_a_numbered_name_is_a_result() -> None:
+    assert said("Test | Result | Unit\nUrine WBC | 0-2 | /HPF\nGlucose | 70-99 | mg/dL")[0] == (
+        "Urine WBC",
+        "0-2",
+        "/HPF",
+    )

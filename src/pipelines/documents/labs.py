@@ -165,19 +165,30 @@ def _overlaps(span: Span, others: list[Span]) -> bool:
 
 
 def _biomarkers(page: Page, read: list[Read], habits: Conventions) -> Iterator[Biomarker]:
-    specimens: dict[int, str] = {}
+    specimens: dict[int, Heard] = {}
     for line, entry in enumerate(read):
         if not entry.rows and not entry.is_head:
             _hear_headings(entry, specimens)
         for row in entry.rows:
             taken = habits.taken.on(page.number, line)
-            marker = _biomarker(page, row, habits, specimens.get(row.group, specimens.get(0, "")), taken)
+            heard = _nearest(specimens.get(row.group, specimens.get(0, [])), row)
+            marker = _biomarker(page, row, habits, heard, taken)
             if marker is not None:
                 yield marker
 
 
-def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
+Heard = list[tuple[float, str]]
+"""What the last heading names as the specimen, with its place; several, where it heads a column for each."""
+
+
+def _nearest(heard: Heard, row: Row) -> str:
+    middle = (row.value.left + row.value.right) / 2
+    return min(heard, key=lambda one: abs(one[0] - middle), default=(0.0, ""))[1]
+
+
+def _hear_headings(entry: Read, specimens: dict[int, Heard]) -> None:
     """A line with a text alone may say what the results below it were measured in."""
+    begun: set[int] = set()
     for piece in entry.pieces:
         prose = len(piece.text) > 60 or len(piece.text.split()) > 7 or re.search(r"\d{2}", piece.text)
         if piece.roles == {"text"} and not prose:
@@ -187,7 +198,10 @@ def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
                 group = max((g for g, left in firsts.items() if left <= piece.left + 20), default=0)
             found = specimen_within(piece.text)
             if found is not None:
-                specimens[group] = found
+                if group not in begun:
+                    specimens[group] = []
+                begun.add(group)
+                specimens[group].append(((piece.left + piece.right) / 2, found))
             elif len(entry.pieces) <= len({head.group for head in entry.columns or []} or {0}) and piece.text.isupper():
                 specimens.pop(group, None)
 

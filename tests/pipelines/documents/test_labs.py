@@ -287,3 +287,13 @@ def test_a_range_after_a_numbered_name_is_a_result() -> None:
         "0-2",
         "/HPF",
     )
+
+
+@pytest.mark.parametrize("columns", ["Serum | Urine", "Urine | Serum"])
+def test_a_column_for_each_specimen_gives_each_result_its_own(columns: str) -> None:
+    first, second = columns.lower().split(" | ")
+    found = read(f"Substance | {columns} | Unit\nCreatinine | 0.9 | 110 | mg/dL\nSodium | | 60 | mmol/L")
+    assert [(fact.name, fact.value.printed, fact.specimen) for fact in found] == [
+        ("Creatinine", "0.9", first),
+        ("Sodium", "60", second),
+    ]

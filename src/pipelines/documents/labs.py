@@ -17,6 +17,7 @@ from pipelines.documents.headings import Head, beside, heads, is_more_of_a_head
 from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.loose import loose_rows
 from pipelines.documents.names import known, specimen_named, specimen_within, words
+from pipelines.documents.notes import GAP, heading_of
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
 from pipelines.documents.ranges import parse_range, unit_of_range
@@ -128,6 +129,7 @@ def _goes_on(read: list[Read]) -> bool:
 
 def _read_loosely(read: list[Read]) -> None:
     """Lines that no table's columns explain."""
+    doses = _doses(read)
     for index, entry in enumerate(read):
         if (
             entry.rows
@@ -138,9 +140,28 @@ def _read_loosely(read: list[Read]) -> None:
             continue
         last = next((before for before in reversed(read[:index]) if before.pieces), None)
         in_a_table = last is not None and last.columns is None and _aligned(last, entry)
-        entry.rows = loose_rows(entry.pieces, in_a_table)
+        rows = loose_rows(entry.pieces, in_a_table)
+        entry.rows = [row for row in rows if row.reference or index not in doses]
         if entry.rows:
             entry.columns = None
+
+
+def _doses(read: list[Read]) -> set[int]:
+    """The lines under a heading of medications, to the next heading or gap: `Testosterone 50 mg/mL` is no result there.
+    Where a reference range stands, it is one all the same."""
+    found: set[int] = set()
+    under = False
+    last = 0.0
+    for index, entry in enumerate(read):
+        height = max(entry.line.bottom - entry.line.top, 6.0)
+        if (heading := heading_of(entry.line.text)) is not None:
+            under = heading[0] == "medications"
+        elif entry.is_head or entry.line.top - last > GAP * height:
+            under = False
+        if under:
+            found.add(index)
+        last = entry.line.bottom
+    return found
 
 
 def _aligned(before: Read, here: Read) -> bool:

@@ -66,7 +66,7 @@ def _sections() -> dict[str, str]:
     return {plain(heading): section for section, headings in rows("sections.tsv") for heading in headings.split("|")}
 
 
-def _heading(text: str) -> tuple[str, str] | None:
+def heading_of(text: str) -> tuple[str, str] | None:
     """The section that a line heads, and what follows on the line; None if it heads none."""
     head, colon, rest = text.partition(":")
     section = _sections().get(" ".join(plain(head).strip(" #*-=.").split()))
@@ -87,7 +87,7 @@ def items(page: Page) -> Iterator[Item]:
     for line, offset in lines_with_offsets(page):
         text = line.text
         gap = last is not None and line.top - last.bottom > GAP * max(last.bottom - last.top, 6.0)
-        found = _heading(text)
+        found = heading_of(text)
         if found is not None or (gap and pending is not None) or heads(line) is not None:
             if pending is not None:
                 yield pending

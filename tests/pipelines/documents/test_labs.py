@@ -297,3 +297,18 @@ def test_a_column_for_each_specimen_gives_each_result_its_own(columns: str) -> N
         ("Creatinine", "0.9", first),
         ("Sodium", "60", second),
     ]
+
+
+@pytest.mark.parametrize("heading", ["Medications:", "Current Medications", "Entlassmedikation:", "Medicación actual:"])
+def test_a_dose_is_no_result(heading: str) -> None:
+    assert said(f"""
+Results:
+Testosterone: 512 ng/dL
+{heading}
+Testosterone 50 mg/mL
+Insulin 100 U/mL
+Ferritin 95 ng/mL 15-150
+
+Results:
+Insulin: 12 mU/L
+""") == [("Testosterone", "512", "ng/dL"), ("Ferritin", "95", "ng/mL"), ("Insulin", "12", "mU/L")]

@@ -153,6 +153,13 @@ def _is_of_a_relative(text: str) -> bool:
     return _relatives().match(plain(text)) is not None
 
 
+def of_others(page: Page) -> list[tuple[int, int]]:
+    """Where the page speaks of the family's diagnoses."""
+    found = [(item.start, item.end) for item in items(page) if item.section == "family"]
+    lines = lines_with_offsets(page)
+    return found + [(offset, offset + len(line.text)) for line, offset in lines if _is_of_a_relative(line.text)]
+
+
 def _says_icd(line: str, match: re.Match[str]) -> bool:
     """A code without a point (`B12`, `C30`) is one only where the line says so."""
     code = match["before"] or match["code"]

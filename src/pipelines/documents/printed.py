@@ -36,7 +36,7 @@ _NOT = re.compile(r"\b(?:not?|non|nicht|kein\w*|pas|sin|n\u00e3o|niet|geen|nie|e
 def places(text: str, wanted: str, within: Place) -> Iterator[Place]:
     """Where `wanted` is printed, whatever the spaces between its words, and not as part of a longer word or number."""
     parts = wanted.split()
-    if not parts or len(wanted) > LONGEST:
+    if not parts or len(wanted) > LONGEST or text.find(parts[0], *within) < 0:
         return
     body = r"\s+".join(re.escape(part) for part in parts)
     for match in re.compile(rf"(?<![\w.,])(?<!\w-)(?:{body})(?!\w|[.,]\d|-\w)").finditer(text, *within):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
 from pipelines.context import InlineContext
+from pipelines.documents.by_model import printed_facts
 from pipelines.documents.facts import Facts
 from pipelines.documents.llm_errors import KeyRefused, ModelBusy
 from pipelines.documents.parser import ModelChoice, Parsed, ParsePayload, parse, parse_by_rules, parse_pages, run
@@ -151,6 +153,47 @@ async def test_of_a_models_result_that_is_taken_which_the_row_prints(
     said: dict[str, str], taken: tuple[str, ...]
 ) -> None:
     assert await model_said(**said) == taken
+
+
+async def test_an_answer_of_more_than_a_page_can_hold_is_a_bad_one() -> None:
+    flood = {**EMPTY, "biomarkers": [marker("ferroportin", "12")] * 1001}
+    with endpoint(says(flood)) as there:
+        parsed = await parse_pages([TABLE], ModelChoice(base_url=there.url, name="m"))
+    assert (parsed.outcome, parsed.warnings) == ("partial", ["page 1: the model's answer was bad-answer"])
+    assert [fact.by for fact in parsed.facts.biomarkers] == ["rules", "rules"]
+
+
+async def test_what_a_model_says_is_looked_for_in_a_child_process() -> None:
+    asked: list[Any] = []
+
+    class Watched(InlineContext):
+        async def child(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            asked.append(function)
+            return await super().child(function, *args, **kwargs)
+
+    with endpoint(says({**EMPTY, "biomarkers": [marker("ferroportin", "12")]})) as there:
+        parsed = await parse_pages([TABLE], ModelChoice(base_url=there.url, name="m"), context=Watched())
+    assert names(parsed)[-1] == ("ferroportin", "12", "model")
+    assert printed_facts in asked
+
+
+async def test_a_models_diagnoses_are_the_patients_once_with_code_and_date_of_their_line() -> None:
+    letter = page("""
+Born 1 May 1960
+Gout of the left foot (M10.9) since 3 May 2021
+Cataract
+Family history:
+Breast cancer C50.9
+""")
+    said = [("Gout of the left foot", "M10.9", "3 May 2021"), ("Gout of the left foot", "M10", "1 May 1960"),
+            ("Cataract", "C50.9", "1 May 1960"), ("Breast cancer", "C50.9", "")]  # fmt: skip
+    answer = {**EMPTY, "diagnoses": [{"text": text, "code": code, "date": date} for text, code, date in said]}
+    with endpoint(says(answer)) as there:
+        parsed = await parse_pages([letter], ModelChoice(base_url=there.url, name="m"), facts=Facts())
+    assert [(one.text, one.code, one.date) for one in parsed.facts.diagnoses] == [
+        ("Gout of the left foot", "M10.9", "2021-05-03"),
+        ("Cataract", "", ""),
+    ]
 
 
 async def test_a_page_that_is_cut_is_asked_for_in_halves_and_never_without_bound() -> None:

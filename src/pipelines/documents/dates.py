@@ -78,6 +78,14 @@ def parse_date(text: str, order: Order) -> str:
     return ""
 
 
+def is_period(text: str) -> bool:
+    """True for a month or a year: `Jan 2023`, `03/2023`, `2023`."""
+    match = re.fullmatch(r"(?:(?P<name>[^\W\d_]{3,12})\.?[ -/]|(?P<month>\d{1,2})[-./])?(?:19|20)\d\d", text.strip())
+    if match is None or (match["name"] and plain(match["name"]) not in _months()):
+        return False
+    return not match["month"] or 1 <= int(match["month"]) <= 12
+
+
 def _year(printed: str) -> int:
     """Two digits are of this century, unless that would be more than a year ahead."""
     if len(printed) == 4:

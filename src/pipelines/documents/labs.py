@@ -249,7 +249,7 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str
     own = row.dated or (row.date.text if row.date else "")
     span = Span(page=page.number, start=min(p.start for p in row.pieces), end=max(p.end for p in row.pieces))
     flag = row.flag.text if row.flag and row.flag.text.casefold() not in (_PLACEHOLDERS - {"-", "--", "*"}) else ""
-    date = (dates.parse_date(own, habits.order) if own else "") or taken
+    date = dates.parse_date(own, habits.order) if own else taken  # a column's day that is not understood is another
     return Biomarker(
         name=name, value=value, unit=unit, reference=reference, flag=flag,
         specimen=specimen or heard or "", date=date, span=span,

@@ -46,6 +46,28 @@ def test_a_month_by_name_can_be_read_in_one_way(printed: str) -> None:
     assert days(f"Collected: {printed}\n{GLUCOSE}") == ["2024-04-03"]
 
 
+@pytest.mark.parametrize(
+    ("heads", "found"),
+    [
+        ("13-Jan-23 | 14-Feb-24", ["2023-01-13", "2024-02-14"]),
+        ("03/04/2023 | 05/06/2024", ["", ""]),
+        ("Jan 2023 | Feb 2024", ["", ""]),
+        ("2023 | 2024", ["", ""]),
+        ("01/2023 | 02/2024", ["", ""]),
+    ],
+)
+def test_under_days_each_result_has_its_columns_day_and_never_the_documents(heads: str, found: list[str]) -> None:
+    text = f"Collected: 14-Feb-2024\nTest | {heads} | Unit | Reference\nGlucose | 88 | 95 | mg/dL | 70-99"
+    both = biomarkers([page(text)])
+    assert [fact.value.printed for fact in both] == ["88", "95"]
+    assert [fact.date for fact in both] == found
+
+
+def test_a_title_with_a_year_heads_no_table() -> None:
+    found = biomarkers([page("Collected: 14-Feb-2024\nAnalysis | 2024\nSodium | 140 | mmol/L | 135-145")])
+    assert [(fact.value.printed, fact.date) for fact in found] == [("140", "2024-02-14")]
+
+
 @pytest.mark.parametrize("printed", ["3 May 12:00", "12-May-12:30", "3-May-2", "8-OHD-24"])
 def test_no_hour_is_a_year(printed: str) -> None:
     assert parse_date(printed, "dmy") == ""

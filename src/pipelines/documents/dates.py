@@ -171,9 +171,17 @@ def _earlier() -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{spelt})(?!\w)", re.I)
 
 
+@cache
+def _another() -> re.Pattern[str]:
+    spelt = "|".join(re.escape(plain(word)) for word in words("other day"))
+    return re.compile(rf"(?<![^\W\d_])(?:{spelt})(?![^\W\d_])")
+
+
 def _labelled(text: str, following: list[str], order: Order) -> Iterator[str]:
     """The days that a line's labels say; a label at its end has its day on the line that follows."""
     for match in _taken().finditer(text):
+        if _another().search(match[0]):
+            continue
         day = parse_date(text[match.end() : match.end() + 24], order)
         if not day and following and match.end() >= len(text) - 3:
             day = parse_date(following[0], order)

@@ -63,6 +63,14 @@ def test_under_days_each_result_has_its_columns_day_and_never_the_documents(head
     assert [fact.date for fact in both] == found
 
 
+@pytest.mark.parametrize(
+    "line", ["Collected:    Received: 02-Jan-2024", "Entnahme:  Eingang: 02.01.2024", "Prélevé le  Né le 13/01/1960"]
+)
+def test_a_label_without_a_day_does_not_take_the_next_ones(line: str) -> None:
+    assert days(f"{line}\n{GLUCOSE}") == [""]
+    assert days(f"{line}\n{GLUCOSE}\nCollected: 01-Jan-2024") == ["2024-01-01"]
+
+
 def test_a_title_with_a_year_heads_no_table() -> None:
     found = biomarkers([page("Collected: 14-Feb-2024\nAnalysis | 2024\nSodium | 140 | mmol/L | 135-145")])
     assert [(fact.value.printed, fact.date) for fact in found] == [("140", "2024-02-14")]

@@ -239,7 +239,7 @@ def worker() -> None:
     must_be_writable(settings.health_file)
     if (
         settings.ffmpeg is not None and shutil.which(settings.ffmpeg) is None
-    ):  # each file would fail, and be tried again
+    ):  # each file would fail, and again and again
         raise ConfigError(f"PHAZE_FFMPEG={settings.ffmpeg} is not a program; unset it or name an ffmpeg 5 or newer")
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)

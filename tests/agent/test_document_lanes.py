@@ -271,6 +271,17 @@ def test_up_with_documents_alone_takes_a_folder_through_its_lanes_and_goes_on_af
         assert phaze("--send", str(folder)).returncode == 0
         up.until(lambda: not _entries(up))
         assert [tuple(row) for row in up.results()] == before, "what is done is not read again"
+
+        assert phaze("--send", str(reports[0].path), "--user", "ann").returncode == 0
+        up.until(lambda: len(up.results("grouper")) == 5)
+        several = phaze("--recorded")
+        assert (several.returncode, several.stdout) == (2, ""), "two users' results are in one table"
+        assert "documents of 2 users" in several.stderr
+        assert "--user (ann, local)" in several.stderr
+        rows = list(csv.DictReader(io.StringIO(phaze("--recorded", "--csv", "--user", "ann").stdout)))
+        assert {row["document"] for row in rows} == {str(reports[0].path)}
+        assert len(json.loads(phaze("--recorded", "--json", "--user", "local").stdout)["documents"]) == 5
+        assert json.loads(phaze("--recorded", "--json", "--user", "bob").stdout)["groups"] == []
         up.process.send_signal(signal.SIGINT)
         assert up.end() == 130
         assert up.nobody_left()

@@ -15,8 +15,11 @@ import pytest
 
 from agent.documents import command
 from agent.documents.reading import Document
+from agent.documents.table import Findings
+from pipelines.documents.parser import parse_by_rules
 from pipelines.documents.samples import PERSON, write_samples
 from tests.conftest import REPO
+from tests.pipelines.documents.pages import page
 
 
 def phaze(*args: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -167,3 +170,41 @@ def test_the_sample_set_needs_nothing_at_all_and_leaves_nothing(tmp_path: Path) 
     _, _, shown = (REPO / "README.md").read_text("utf-8").partition("<!-- real output: make up-documents -->\n```\n")
     assert done.stdout == shown.partition("```")[0], "as README shows it"
     assert list(tmp_path.glob("phaze-*")) == []
+
+
+def cells(*results: tuple[str, str, str, str, str]) -> list[str]:
+    """The cells of a day of one analyte's line: of (name, value, unit, range, flag) of each result."""
+    rows = "\n".join(" | ".join(result) for result in results)
+    facts = parse_by_rules([page(f"Test | Result | Unit | Reference | Flag\n{rows}")])
+    document = Document("a.pdf", "done", facts=facts)
+    table = Findings([document]).table(200)
+    assert table.row_count == 1
+    return str(next(iter(table.columns[2].cells))).split(", ")
+
+
+@pytest.mark.parametrize(
+    ("value", "flag", "starred"),
+    [
+        ("140", "Normal", False), ("140", "in range", False), ("140", "N", False), ("140", "-", False),
+        ("129", "-", True), ("129", "N", True), ("129", "L", True), ("150", "(H)", True), ("140", "!", True),
+    ],
+)  # fmt: skip
+def test_a_flag_that_says_all_is_well_is_no_star(value: str, flag: str, starred: bool) -> None:
+    (cell,) = cells(("Sodium", value, "mmol/L", "135-145", flag))
+    assert cell == value + "*" * starred
+
+
+def test_a_number_without_a_unit_does_not_pass_for_one_of_the_lines_unit() -> None:
+    of_glucose = [("Glucose", "95", "mg/dL", "", ""), ("Glucose", "5.4", "", "3.9-5.6", "")]
+    assert cells(*of_glucose) == ["95", "5.4 ?"]
+    assert cells(of_glucose[1]) == ["5.4"], "the line has no unit"
+
+
+@pytest.mark.parametrize("printed", ["12345", "123456.7", "138.25", "0.0123", "0", "0.00001234", "1234567"])
+def test_a_result_in_its_own_unit_is_shown_as_it_is_printed(printed: str) -> None:
+    assert cells(("Ferritin", printed, "ng/mL", "30-400", "")) == [printed]
+
+
+def test_a_converted_result_has_four_digits_and_no_power_of_ten() -> None:
+    assert cells(("Vitamin B12", "25000", "pmol/L", "", "")) == ["33885"]
+    assert cells(("Glucose", "5.43", "mmol/L", "", "")) == ["97.82"]

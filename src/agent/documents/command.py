@@ -38,10 +38,10 @@ MOST_LINES = 20
 @click.option("--csv", "as_csv", is_flag=True, help="A result a line.")
 @click.option("--samples", is_flag=True, help="Use a small set of reports that is printed on the spot.")
 @click.option("--send", is_flag=True, help="Hand them to the lanes of a running `phaze up --documents`, and end.")
-@click.option("--user", default="local", metavar="ID", help="With --send: for whom, and at whose cost.")
+@click.option("--user", metavar="ID", help="With --send: for whom, and at whose cost. With --recorded: whose.")
 @click.option("--recorded", is_flag=True, help="Show what those lanes have recorded; read nothing.")
 def documents(
-    sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bool, send: bool, user: str, recorded: bool
+    sources: tuple[str, ...], as_json: bool, as_csv: bool, samples: bool, send: bool, user: str | None, recorded: bool
 ) -> None:
     """Read lab reports (PDF) and show their results over time, each analyte in one unit; a star is the report's flag.
 
@@ -54,6 +54,8 @@ def documents(
         raise click.UsageError("--recorded shows what is in the catalogue; give it no documents, --samples or --send")
     if send and (samples or as_json or as_csv):
         raise click.UsageError("--send hands documents in and shows nothing; `phaze documents --recorded` does")
+    if user is not None and not (send or recorded):
+        raise click.UsageError("--user goes with --send or --recorded")
     if not sources and not samples and not recorded:
         raise click.UsageError("nothing to do: give a folder of PDFs, files or addresses, or --samples")
     if not send:  # whoever hands in need not be able to read
@@ -67,7 +69,7 @@ def documents(
     if recorded:
         from agent.documents import service
 
-        _show(Findings(service.recorded(settings)), as_json=as_json, as_csv=as_csv)
+        _show(Findings(service.recorded(settings, user)), as_json=as_json, as_csv=as_csv)
         return
     with ExitStack() as stack:
         found, unread = _found(sources)
@@ -91,11 +93,11 @@ def documents(
     _show(Findings(read), as_json=as_json, as_csv=as_csv, unread=unread)
 
 
-def _send(found: list[str], user: str, unread: list[str]) -> None:
+def _send(found: list[str], user: str | None, unread: list[str]) -> None:
     from agent.documents import service
     from agent.settings import load_settings
 
-    broken = service.send(load_settings(), found, user)
+    broken = service.send(load_settings(), found, service.LOCAL if user is None else user)
     count = plural(len(found) - len(broken), "document")
     click.echo(
         f"{count} handed in; `phaze documents --recorded` shows what came of them, the page /records how far each is"

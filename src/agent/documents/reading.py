@@ -47,6 +47,8 @@ class Document:
     passed_over: dict[str, int] = field(default_factory=dict)
     """Why (`blank`, `no-text`) -> how many of its other pages have nothing to read on them."""
     facts: Facts = field(default_factory=Facts)
+    user: str | None = None
+    """For whom it was handed in; None where that is not known, as of what is rejected."""
 
     @property
     def name(self) -> str:

@@ -20,12 +20,21 @@ from pipelines.payload import display_path, encode_path
 if TYPE_CHECKING:
     from agent.settings import Settings
 
+LOCAL = "local"
+"""For whom documents are handed in, unless it is said."""
+
 BATCH = 100
 """Entries that are written, or results that are asked for, at a time."""
 
+MOST_NAMED = 20
+"""Users, in a message."""
+
 
 def entry_of(source: str, user: str) -> dict[str, str]:
-    """What the stream is asked for: an address, or a file, whose content is its version. Raises OSError."""
+    """What the stream is asked for: an address, or a file, whose content is its version. Raises OSError.
+
+    One document for two users is two records: each is recorded, and shown, for its own.
+    """
     if is_address(source):
         place = urlsplit(source)
         named, asked = place.hostname or "address", {"url": source}
@@ -35,6 +44,7 @@ def entry_of(source: str, user: str) -> dict[str, str]:
         identity, named = encode_path(path), display_path(encode_path(path.name))
         with path.open("rb") as file:
             asked = {"path": identity, "version": hashlib.file_digest(file, "sha256").hexdigest()}
+    identity = identity if user == LOCAL else f"{user}\0{identity}"
     digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()
     return {"record_id": f"{named[:200]}-{digest[:16]}", "user_id": user, **asked}
 
@@ -76,14 +86,24 @@ def _in_batches(entries: Iterable[dict[str, str]]) -> Iterator[list[dict[str, st
         yield some
 
 
-def recorded(settings: Settings) -> list[Document]:
-    """Every document of the catalogue, as its last version was recorded. Raises UserError."""
+def recorded(settings: Settings, user: str | None = None) -> list[Document]:
+    """The catalogue's documents of one user, as their last versions were recorded; what is rejected is of anybody.
+
+    Raises UserError: also where no user is named and there are several, whose results are not to be in one table.
+    """
     hub = Hub(settings)
     try:
         routed, parsed = (_last(hub, task) for task in ("router", "parser"))
     finally:
         hub.close()
-    return [_document(row, parsed.get(record)) for record, row in sorted(routed.items())]
+    found = [_document(row, parsed.get(record)) for record, row in sorted(routed.items())]
+    users = sorted({document.user for document in found if document.user is not None})
+    if user is None and len(users) > 1:
+        named = ", ".join(users[:MOST_NAMED]) + (", ..." if len(users) > MOST_NAMED else "")
+        raise WrongUse(
+            f"there are documents of {len(users)} users, who are not shown in one table; give --user ({named})"
+        )
+    return [document for document in found if user is None or document.user in (user, None)]
 
 
 def _last(hub: Hub, task: str) -> dict[str, dict[str, Any]]:
@@ -105,7 +125,7 @@ def _document(row: dict[str, Any], parsed: dict[str, Any] | None) -> Document:
     document = Document(data.get("document") or row["record_id"], row["outcome"], row["reason"] or "")
     if row["outcome"] == "rejected":
         return document
-    document.pages = data.get("pages", 0)
+    document.user, document.pages = data.get("user", LOCAL), data.get("pages", 0)
     if parsed is None or parsed["finished_at"] < row["finished_at"]:
         document.outcome, document.reason = "failed", "its pages are not parsed yet"
     elif parsed["outcome"] == "rejected":

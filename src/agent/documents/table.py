@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.names import clean, csv_line, json_text
 from agent.tracks import safe_cell
+from pipelines.documents.flags import is_flagged
 from pipelines.documents.grouper import Amount, Group, Grouped, Measured, group_facts
 from pipelines.payload import encode_path, text_path
 
@@ -91,8 +93,8 @@ class Findings:
         value, si = measured.conventional, measured.si
         return {
             "date": printed.date, "analyte": group.name if group else "", "specimen": _specimen(measured, group),
-            "value": _number(value), "unit": value.unit if value else "",
-            "si_value": _number(si), "si_unit": si.unit if si else "",
+            "value": _number(value, measured), "unit": value.unit if value else "",
+            "si_value": _number(si, measured), "si_unit": si.unit if si else "",
             "flag": printed.flag, "reference": printed.reference.printed if printed.reference else "",
             "printed_name": printed.name, "printed_value": printed.value.printed, "printed_unit": printed.unit,
             "document": _as_text(where.source) if where else "", "page": printed.span.page,
@@ -119,20 +121,34 @@ def _unit_of(group: Group) -> str:
 
 def _results_of(group: Group, date: str) -> str:
     """What was measured on a day; a flagged result has a star."""
-    return ", ".join(_text(measured) for measured in group.results if measured.printed.date == date)
+    unit = _unit_of(group)
+    return ", ".join(_text(measured, unit) for measured in group.results if measured.printed.date == date)
 
 
-def _text(measured: Measured) -> str:
+def _text(measured: Measured, unit: str) -> str:
+    """In the line's unit, or with its own; with a question mark where none is printed, so that it passes for none."""
     printed = measured.printed
-    if measured.conventional is None:
-        text = f"{printed.value.printed} {printed.unit}".strip()
+    if measured.conventional is not None:
+        text = _number(measured.conventional, measured)
     else:
-        text = _number(measured.conventional)
-    return f"{text}*" if printed.flag else text
+        unknown = "?" if unit and printed.value.kind in ("number", "interval") else ""
+        text = f"{printed.value.printed} {printed.unit or unknown}".strip()
+    return f"{text}*" if is_flagged(printed) else text
 
 
-def _number(amount: Amount | None) -> str:
+def _number(amount: Amount | None, measured: Measured) -> str:
+    """With four digits where it is converted, else with all that are printed."""
     if amount is None:
         return ""
-    high = "" if amount.high is None else f"-{amount.high:.4g}"
-    return f"{amount.comparator or ''}{amount.value:.4g}{high}"
+    least = 7 if amount.unit == measured.ucum else 4
+    high = "" if amount.high is None else f"-{_digits(amount.high, least)}"
+    return f"{amount.comparator or ''}{_digits(amount.value, least)}{high}"
+
+
+def _digits(value: float, least: int) -> str:
+    """`least` digits and any more that are before the point, never as a power of ten: 12345, not 1.234e+04."""
+    if value == 0:
+        return "0"
+    before = math.floor(math.log10(abs(value))) + 1
+    text = f"{value:.{max(0, least - before)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

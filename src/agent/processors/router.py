@@ -59,6 +59,7 @@ class Router(BaseProcessor):
             self.partial(routed.reason or "")
         return {
             "document": host_in(asked.url) if asked.path is None else display_path(asked.path),
+            "user": user_id,
             "pages": len(routed.pages),
             "categories": Counter(category for page in routed.pages for category in page.categories),
             "sources": Counter(page.source for page in routed.pages),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
+from pipelines.context import TaskContext
 from pipelines.documents import stop
 from pipelines.documents.dates import parse_date
 from pipelines.documents.facts import Biomarker, Diagnosis, Facts, Procedure, Span, Variant
 from pipelines.documents.labs import Conventions
 from pipelines.documents.llm import Client
 from pipelines.documents.llm_errors import AnswerCut, BadAnswer, ModelRefused
+from pipelines.documents.notes import of_others
 from pipelines.documents.page import Page
+from pipelines.documents.printed import flag_of, named, place_of, reference_of, row_of, unit_of, valued
 from pipelines.documents.ranges import parse_range
 from pipelines.documents.values import parse_value
 from pipelines.documents.variants import variants, zygosity
@@ -22,8 +24,8 @@ MOST_REQUESTS = 16
 """For one page: a page that is cut is halved, and each half asked for alone, down to SHORTEST lines."""
 SHORTEST = 4
 
-APART = 200
-"""Characters that may stand between a name and its value."""
+MOST_SAID = 1000
+"""Facts in one answer: `Model.max_tokens` have room for half of them. Each is looked for on the page."""
 
 INSTRUCTIONS = """\
 You read one page of a medical document and list what it says: laboratory results, diagnoses, procedures performed,
@@ -71,16 +73,21 @@ class SaidPage(_Said):
     procedures: list[SaidProcedure]
     variants: list[SaidVariant]
 
+    @property
+    def count(self) -> int:
+        return len(self.biomarkers) + len(self.diagnoses) + len(self.procedures) + len(self.variants)
+
 
 Trouble = Literal["refused", "cut", "bad-answer"]
 
 
 async def read_by_model(
-    client: Client, page: Page, habits: Conventions, key: SecretStr | None
+    client: Client, page: Page, habits: Conventions, key: SecretStr | None, context: TaskContext
 ) -> tuple[Facts, list[Trouble]]:
     """The facts of a page that the model names and the page prints, and what it could not be asked for.
 
-    Raises ModelBusy, KeyRefused, ModelMisused: those are not this page's fault.
+    `context` looks for it on the page, in a child process. Raises ModelBusy, KeyRefused, ModelMisused, which are not
+    this page's fault, and ChildDied.
     """
     troubles: list[Trouble] = []
     facts = Facts()
@@ -109,74 +116,84 @@ async def read_by_model(
             troubles.append("bad-answer")
         else:
             offset = sum(len(line.text) + 1 for line in page.lines[:first])
-            _add(facts, said, page, (offset, offset + len(text)), habits)
+            if said.count > MOST_SAID:
+                troubles.append("bad-answer")
+                continue
+            part = (offset, offset + len(text))
+            found = await context.child(printed_facts, said, page, part, habits)
+            for kind in Facts.model_fields:
+                getattr(facts, kind).extend(getattr(found, kind))
     return facts, troubles
 
 
-def _add(facts: Facts, said: SaidPage, page: Page, part: tuple[int, int], habits: Conventions) -> None:
+def printed_facts(said: SaidPage, page: Page, part: tuple[int, int], habits: Conventions) -> Facts:
+    """What the page prints of what was said of a part of it, each place once."""
+    text = page.text
+    facts = Facts()
     used: set[tuple[int, int]] = set()
     for marker in said.biomarkers:
-        if (found := _biomarker(marker, page, part, habits, used)) is not None:
+        if (found := _biomarker(marker, page, text, part, habits, used)) is not None:
             facts.biomarkers.append(found)
+    others = of_others(page)
     for diagnosis in said.diagnoses:
-        if place := _place(page.text, diagnosis.text, part):
-            code = diagnosis.code if diagnosis.code in page.text else ""
-            date = parse_date(diagnosis.date, habits.order) if diagnosis.date in page.text else ""
-            span = Span(page=page.number, start=place[0], end=place[1])
-            facts.diagnoses.append(Diagnosis(text=diagnosis.text, code=code, date=date, span=span, by="model"))
+        place = place_of(text, diagnosis.text, part)
+        if place and place not in used and not any(start < place[1] and place[0] < end for start, end in others):
+            used.add(place)
+            facts.diagnoses.append(Diagnosis(**_note(diagnosis, page, text, place, habits)))
     for procedure in said.procedures:
-        if place := _place(page.text, procedure.text, part):
-            code = procedure.code if procedure.code in page.text else ""
-            date = parse_date(procedure.date, habits.order) if procedure.date in page.text else ""
-            span = Span(page=page.number, start=place[0], end=place[1])
-            facts.procedures.append(Procedure(text=procedure.text, code=code, date=date, span=span, by="model"))
-    by_rules = variants(page) if said.variants else []
+        place = place_of(text, procedure.text, part)
+        if place and place not in used:
+            used.add(place)
+            facts.procedures.append(Procedure(**_note(procedure, page, text, place, habits)))
+    taken = [known.span for known in variants(page)] if said.variants else []
     for variant in said.variants:
-        place = _place(page.text, variant.variant, part)
-        if place and not any(known.span.start < place[1] and place[0] < known.span.end for known in by_rules):
-            gene = variant.gene if variant.gene and variant.gene in page.text else ""
+        place = place_of(text, variant.variant, part)
+        if place and not any(span.start < place[1] and place[0] < span.end for span in taken):
+            gene = variant.gene if place_of(text, variant.gene, part) else ""
             span = Span(page=page.number, start=place[0], end=place[1])
+            taken.append(span)
             facts.variants.append(
                 Variant(gene=gene, coding=variant.variant, zygosity=zygosity(variant.zygosity), span=span, by="model")
             )
+    return facts
+
+
+def _note(
+    said: SaidDiagnosis | SaidProcedure, page: Page, text: str, place: tuple[int, int], habits: Conventions
+) -> dict[str, Any]:
+    """The fields of a diagnosis or procedure; code and date count where they are printed on its lines."""
+    begin, end = text.rfind("\n", 0, place[0]) + 1, text.find("\n", place[1])
+    lines = (begin, len(text) if end < 0 else end)
+    return {
+        "text": said.text,
+        "code": said.code if place_of(text, said.code, lines) else "",
+        "date": parse_date(said.date, habits.order) if place_of(text, said.date, lines) else "",
+        "span": Span(page=page.number, start=place[0], end=place[1]),
+        "by": "model",
+    }
 
 
 def _biomarker(
-    said: SaidBiomarker, page: Page, part: tuple[int, int], habits: Conventions, used: set[tuple[int, int]]
+    said: SaidBiomarker, page: Page, text: str, part: tuple[int, int], habits: Conventions, used: set[tuple[int, int]]
 ) -> Biomarker | None:
-    """The result with its place, if name and value are printed near each other and nothing was read there before."""
+    """The result with its place, if a name and its whole value are printed there and nothing was read there before."""
     value = parse_value(said.value, habits.decimal)
     if value is None or stop.is_no_name(said.name):
         return None
-    for name in _places(page.text, said.name, part):
-        reach = (name[1], min(part[1], name[1] + APART))
-        for place in _places(page.text, said.value, reach):
+    for name in named(text, said.name, part):
+        for place in valued(text, said.value, name, part[1]):
             if place in used:
                 continue
             used.add(place)
-            end = place[1]
-            unit = said.unit if said.unit and _place(page.text, said.unit, (name[0], min(part[1], end + APART))) else ""
-            reference = said.reference_range if _place(page.text, said.reference_range, (name[0], part[1])) else ""
+            row = row_of(text, name, place, part[1])
             return Biomarker(
-                name=said.name, value=value, unit=unit, reference=parse_range(reference, habits.decimal),
-                flag=said.flag if said.flag and said.flag in page.text[name[0] : end + APART] else "",
-                specimen="", date=habits.taken, span=Span(page=page.number, start=name[0], end=end), by="model",
+                name=said.name, value=value, unit=unit_of(text, said.unit, row, place),
+                reference=parse_range(reference_of(text, said.reference_range, row, place), habits.decimal),
+                flag=flag_of(text, said.flag, row, place), specimen="",
+                date=habits.taken.on(page.number, text.count("\n", 0, name[0])),
+                span=Span(page=page.number, start=name[0], end=place[1]), by="model",
             )  # fmt: skip
     return None
-
-
-def _places(text: str, wanted: str, within: tuple[int, int]) -> list[tuple[int, int]]:
-    """Where `wanted` is printed, whatever the spaces between its words, and not as part of a longer word or number."""
-    parts = wanted.split()
-    if not parts or len(wanted) > 300:
-        return []
-    body = r"\s+".join(re.escape(part) for part in parts)
-    pattern = re.compile(rf"(?<![\w.,])(?:{body})(?!\w|[.,]\d)")
-    return [(match.start(), match.end()) for match in pattern.finditer(text, *within)]
-
-
-def _place(text: str, wanted: str, within: tuple[int, int]) -> tuple[int, int] | None:
-    return next(iter(_places(text, wanted, within)), None)
 
 
 def merged(rules: Facts, model: Facts) -> Facts:

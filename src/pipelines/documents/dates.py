@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
-from functools import cache
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Literal
 
 from pipelines.documents.names import plain, rows, words
@@ -18,7 +20,8 @@ Order = Literal["dmy", "mdy", ""]
 _ISO = re.compile(r"(?<!\d)(\d{4})[-./](\d{1,2})[-./](\d{1,2})(?!\d)")
 _NUMERIC = re.compile(r"(?<![\d./-])(\d{1,2})([-./])(\d{1,2})\2(\d{4}|\d{2})(?![\d/])")
 _DAY_FIRST = re.compile(
-    r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er|º)?[-. ]\s?(?:de |d')?([^\W\d_]{3,12})\.?[-., ]\s?(?:de |del )?(\d{4})(?!\d)"
+    r"(?<!\d)(\d{1,2})(?:st|nd|rd|th|er|º)?[-./ ]\s?(?:de |d')?([^\W\d_]{3,12})\.?"
+    r"(?:[-.,/ ]\s?(?:de |del )?(\d{4})|[-/](\d{2}))(?![\d:])"
 )
 _MONTH_FIRST = re.compile(r"([^\W\d_]{3,12})\.? (\d{1,2})(?:st|nd|rd|th)?,? (\d{4})(?!\d)")
 
@@ -61,7 +64,7 @@ def parse_date(text: str, order: Order) -> str:
             found.append((match.start(), (year, month, day)))
     for match in _DAY_FIRST.finditer(text):
         if named := _months().get(plain(match[2])):
-            found.append((match.start(), (int(match[3]), named, int(match[1]))))
+            found.append((match.start(), (_year(match[3] or match[4]), named, int(match[1]))))
             break
     for match in _MONTH_FIRST.finditer(text):
         if named := _months().get(plain(match[1])):
@@ -73,6 +76,14 @@ def parse_date(text: str, order: Order) -> str:
         except ValueError:
             continue
     return ""
+
+
+def is_period(text: str) -> bool:
+    """True for a month or a year: `Jan 2023`, `03/2023`, `2023`."""
+    match = re.fullmatch(r"(?:(?P<name>[^\W\d_]{3,12})\.?[ -/]|(?P<month>\d{1,2})[-./])?(?:19|20)\d\d", text.strip())
+    if match is None or (match["name"] and plain(match["name"]) not in _months()):
+        return False
+    return not match["month"] or 1 <= int(match["month"]) <= 12
 
 
 def _year(printed: str) -> int:
@@ -89,15 +100,90 @@ def _taken() -> re.Pattern[str]:
     return re.compile(rf"(?<![^\W\d_])(?:{'|'.join(longest_first)})(?![^\W\d_])[^\d\n]{{0,24}}?(?=\S*\d)")
 
 
-def taken(lines: Iterable[str], order: Order) -> str:
-    """When the specimen was taken, by its label in several languages; ISO 8601, empty where it is not said."""
-    lines = list(lines)
-    for index, line in enumerate(lines):
-        text = plain(line)
-        if match := _taken().search(text):
-            following = lines[index + 1] if index + 1 < len(lines) else ""
-            if date := parse_date(text[match.end() : match.end() + 24], order) or (
-                "" if match.end() < len(text) - 3 else parse_date(following, order)
-            ):
-                return date
-    return ""
+NEAR = 3
+"""Lines: labels that stand nearer to each other are of one block; what stands below cannot tell which is its own."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """`Collected: 14 Mar 2022`: a page, the line on it, and the day as ISO 8601."""
+
+    page: int
+    line: int
+    day: str
+
+    def place(self) -> tuple[int, int]:
+        return self.page, self.line
+
+
+@dataclass(frozen=True)
+class Taken:
+    """When a document's specimens were taken, as its labels say, in order: a file may hold several reports."""
+
+    labels: tuple[Label, ...] = ()
+
+    def on(self, page: int, line: int) -> str:
+        """The day that holds for what stands on a line; empty where it is not said, or two are.
+
+        The one day of the document; else the one of its page; else that of the last label above.
+        """
+        if len(self._days) == 1:
+            return self._days[0]
+        until = bisect_right(self.labels, (page, line), key=Label.place)
+        first, end = (bisect_left(self.labels, (number, 0), key=Label.place) for number in (page, page + 1))
+        last = self.labels[max(until - 1, 0) : until]
+        while last and until > len(last) and _is_near(self.labels[until - len(last) - 1], last[-1]):
+            last = self.labels[until - len(last) - 1 : until]
+        for labels in (self.labels[first:end], last):
+            if len(days := _days_of(labels)) == 1:
+                return days[0]
+        return ""
+
+    @cached_property
+    def _days(self) -> list[str]:
+        return _days_of(self.labels)
+
+
+def _days_of(labels: Iterable[Label]) -> list[str]:
+    return list({label.day for label in labels})
+
+
+def _is_near(above: Label, below: Label) -> bool:
+    return above.page == below.page and below.line - above.line < NEAR
+
+
+def taken(pages: Iterable[tuple[int, Iterable[str]]], order: Order) -> Taken:
+    """The labels of the pages (number, lines), in several languages. What speaks of earlier results counts only where
+    nothing else is labelled."""
+    labels: list[Label] = []
+    of_earlier: list[Label] = []
+    for number, some in pages:
+        lines = list(some)
+        for index, line in enumerate(lines):
+            into = of_earlier if _earlier().search(line) else labels
+            into += [Label(number, index, day) for day in _labelled(plain(line), lines[index + 1 : index + 2], order)]
+    return Taken(tuple(sorted(labels or of_earlier[:1], key=Label.place)))
+
+
+@cache
+def _earlier() -> re.Pattern[str]:
+    spelt = "|".join(re.escape(word) for word in words("general"))
+    return re.compile(rf"(?<!\w)(?:{spelt})(?!\w)", re.I)
+
+
+@cache
+def _another() -> re.Pattern[str]:
+    spelt = "|".join(re.escape(plain(word)) for word in words("other day"))
+    return re.compile(rf"(?<![^\W\d_])(?:{spelt})(?![^\W\d_])")
+
+
+def _labelled(text: str, following: list[str], order: Order) -> Iterator[str]:
+    """The days that a line's labels say; a label at its end has its day on the line that follows."""
+    for match in _taken().finditer(text):
+        if _another().search(match[0]):
+            continue
+        day = parse_date(text[match.end() : match.end() + 24], order)
+        if not day and following and match.end() >= len(text) - 3:
+            day = parse_date(following[0], order)
+        if day:
+            yield day

@@ -110,7 +110,7 @@ def read_page(page: pypdfium2.PdfPage, number: int) -> Page:
     turned = Counter(glyph.degrees for glyph in glyphs if not glyph.text.isspace()).most_common(1)
     degrees = turned[0][0] if turned else -page.get_rotation()
     upright = _Upright(page.get_bbox(), degrees)
-    lines = lines_of(_words(glyphs, upright))
+    lines = lines_of(word for word in _words(glyphs, upright) if upright.shows(word))
     return Page(number=number, width=upright.width, height=upright.height, source="text", lines=lines)
 
 
@@ -132,6 +132,10 @@ class _Upright:
     def __call__(self, x: float, y: float) -> tuple[float, float]:
         across, up = self._turn(x, y)
         return across - self._left, self._top - up
+
+    def shows(self, word: Word) -> bool:
+        """Whether a word is on the page, be it in part: what lies beyond its edges nobody sees."""
+        return word.right > 0 and word.left < self.width and word.bottom > 0 and word.top < self.height
 
 
 def _glyphs(text: Any) -> Iterator[Glyph]:

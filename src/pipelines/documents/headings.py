@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, cast
 
+from pipelines.documents.dates import is_period
 from pipelines.documents.names import plain, rows
 from pipelines.documents.page import Line
 from pipelines.documents.pieces import Word, is_date, words
@@ -21,7 +22,7 @@ COVERED = 0.6
 class Head:
     """One column: its role, where its heading stands, which of the tables side by side it is of.
 
-    `dated`: the printed date that heads the column.
+    `dated`: the printed date, month or year that heads the column.
     """
 
     role: Column
@@ -83,7 +84,7 @@ def heads(line: Line) -> list[Head] | None:
                 some = cell[at : at + size]
                 text = " ".join(word.text for word in some)
                 role = _phrases().get(_key(text)) or _phrases().get(_key(text).strip("()[].,;/ "))
-                if role is None and is_date(text):
+                if role is None and (is_date(text) or is_period(text)):
                     found.append((Head("date", some[0].left, some[-1].right, dated=text), index))
                     break
                 if role is not None:
@@ -121,7 +122,8 @@ def beside(before: list[Head] | None, found: list[Head]) -> list[Head]:
 
 def _is_head(found: list[tuple[Head, int]]) -> bool:
     columns = {head.role for head, _ in found if not head.dated}
-    dated = any(head.dated for head, _ in found)
+    days = [head.dated for head, _ in found if head.dated]
+    dated = len(days) > 1 or any(is_date(day) for day in days) or (bool(days) and bool(columns & {"unit", "reference"}))
     cells = len({index for _, index in found})
     if cells < 2 and len(columns) < 3:
         return False

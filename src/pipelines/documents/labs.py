@@ -17,13 +17,14 @@ from pipelines.documents.headings import Head, beside, heads, is_more_of_a_head
 from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.loose import loose_rows
 from pipelines.documents.names import known, specimen_named, specimen_within, words
+from pipelines.documents.notes import GAP, heading_of
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
 from pipelines.documents.ranges import parse_range, unit_of_range
 from pipelines.documents.sentences import sentences
 from pipelines.documents.tables import Row, holds_another, table_rows
 from pipelines.documents.units import ucum
-from pipelines.documents.values import Decimal, decimal_sign, parse_value
+from pipelines.documents.values import Decimal, decimal_beside, decimal_sign, parse_value
 from pipelines.documents.wrapped import complete
 
 FAR = 3.5
@@ -49,15 +50,16 @@ class Conventions:
 
     decimal: Decimal
     order: dates.Order
-    taken: str
+    taken: dates.Taken
 
 
 def conventions(pages: list[Page]) -> Conventions:
     texts = [line.text for page in pages for line in page.lines]
     order = dates.order_of(texts)
     decimal = decimal_sign(texts)
+    by_page = [(page.number, [line.text for line in page.lines]) for page in pages]
     order = order or ("dmy" if decimal == "," else "")  # nobody writes months first and decimal commas
-    return Conventions(decimal, order, dates.taken(texts, order))
+    return Conventions(decimal, order, dates.taken(by_page, order))
 
 
 def biomarkers(pages: list[Page]) -> list[Biomarker]:
@@ -127,6 +129,7 @@ def _goes_on(read: list[Read]) -> bool:
 
 def _read_loosely(read: list[Read]) -> None:
     """Lines that no table's columns explain."""
+    doses = _doses(read)
     for index, entry in enumerate(read):
         if (
             entry.rows
@@ -137,9 +140,28 @@ def _read_loosely(read: list[Read]) -> None:
             continue
         last = next((before for before in reversed(read[:index]) if before.pieces), None)
         in_a_table = last is not None and last.columns is None and _aligned(last, entry)
-        entry.rows = loose_rows(entry.pieces, in_a_table)
+        rows = loose_rows(entry.pieces, in_a_table)
+        entry.rows = [row for row in rows if row.reference or index not in doses]
         if entry.rows:
             entry.columns = None
+
+
+def _doses(read: list[Read]) -> set[int]:
+    """The lines under a heading of medications, to the next heading or gap: `Testosterone 50 mg/mL` is no result there.
+    Where a reference range stands, it is one all the same."""
+    found: set[int] = set()
+    under = False
+    last = 0.0
+    for index, entry in enumerate(read):
+        height = max(entry.line.bottom - entry.line.top, 6.0)
+        if (heading := heading_of(entry.line.text)) is not None:
+            under = heading[0] == "medications"
+        elif entry.is_head or entry.line.top - last > GAP * height:
+            under = False
+        if under:
+            found.add(index)
+        last = entry.line.bottom
+    return found
 
 
 def _aligned(before: Read, here: Read) -> bool:
@@ -164,18 +186,30 @@ def _overlaps(span: Span, others: list[Span]) -> bool:
 
 
 def _biomarkers(page: Page, read: list[Read], habits: Conventions) -> Iterator[Biomarker]:
-    specimens: dict[int, str] = {}
-    for entry in read:
+    specimens: dict[int, Heard] = {}
+    for line, entry in enumerate(read):
         if not entry.rows and not entry.is_head:
             _hear_headings(entry, specimens)
         for row in entry.rows:
-            marker = _biomarker(page, row, habits, specimens.get(row.group, specimens.get(0, "")))
+            taken = habits.taken.on(page.number, line)
+            heard = _nearest(specimens.get(row.group, specimens.get(0, [])), row)
+            marker = _biomarker(page, row, habits, heard, taken)
             if marker is not None:
                 yield marker
 
 
-def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
+Heard = list[tuple[float, str]]
+"""What the last heading names as the specimen, with its place; several, where it heads a column for each."""
+
+
+def _nearest(heard: Heard, row: Row) -> str:
+    middle = (row.value.left + row.value.right) / 2
+    return min(heard, key=lambda one: abs(one[0] - middle), default=(0.0, ""))[1]
+
+
+def _hear_headings(entry: Read, specimens: dict[int, Heard]) -> None:
     """A line with a text alone may say what the results below it were measured in."""
+    begun: set[int] = set()
     for piece in entry.pieces:
         prose = len(piece.text) > 60 or len(piece.text.split()) > 7 or re.search(r"\d{2}", piece.text)
         if piece.roles == {"text"} and not prose:
@@ -185,20 +219,24 @@ def _hear_headings(entry: Read, specimens: dict[int, str]) -> None:
                 group = max((g for g, left in firsts.items() if left <= piece.left + 20), default=0)
             found = specimen_within(piece.text)
             if found is not None:
-                specimens[group] = found
+                if group not in begun:
+                    specimens[group] = []
+                begun.add(group)
+                specimens[group].append(((piece.left + piece.right) / 2, found))
             elif len(entry.pieces) <= len({head.group for head in entry.columns or []} or {0}) and piece.text.isupper():
                 specimens.pop(group, None)
 
 
-def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomarker | None:
+def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str) -> Biomarker | None:
     name = _name(row)
-    value = parse_value(row.value.text, habits.decimal)
+    limits = " ".join(piece.text for piece in row.reference)
+    value = parse_value(row.value.text, decimal_beside(row.value.text, [limits], habits.decimal))
     if value is None or stop.is_no_name(name):
         return None
     unit = row.unit.text if row.unit and row.unit.text.casefold() not in _PLACEHOLDERS else ""
     if unit == "S" and page.source != "text":
         unit = "s"  # by its shape alone a letter does not say whether it is a capital; a capital S is no unit here
-    reference = parse_range(" ".join(piece.text for piece in row.reference), habits.decimal) if row.reference else None
+    reference = parse_range(limits, decimal_beside(limits, [row.value.text], habits.decimal)) if limits else None
     if not unit:
         name, unit = _unit_in_name(name)
     if not unit:
@@ -211,7 +249,7 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str) -> Biomark
     own = row.dated or (row.date.text if row.date else "")
     span = Span(page=page.number, start=min(p.start for p in row.pieces), end=max(p.end for p in row.pieces))
     flag = row.flag.text if row.flag and row.flag.text.casefold() not in (_PLACEHOLDERS - {"-", "--", "*"}) else ""
-    date = (dates.parse_date(own, habits.order) if own else "") or habits.taken
+    date = dates.parse_date(own, habits.order) if own else taken  # a column's day that is not understood is another
     return Biomarker(
         name=name, value=value, unit=unit, reference=reference, flag=flag,
         specimen=specimen or heard or "", date=date, span=span,

@@ -14,7 +14,7 @@ from functools import cache
 from pipelines.documents.dates import Order, parse_date
 from pipelines.documents.facts import Diagnosis, Procedure, Span
 from pipelines.documents.headings import heads
-from pipelines.documents.names import plain, rows
+from pipelines.documents.names import plain, rows, words
 from pipelines.documents.page import Line, Page
 from pipelines.documents.pieces import lines_with_offsets
 
@@ -66,7 +66,7 @@ def _sections() -> dict[str, str]:
     return {plain(heading): section for section, headings in rows("sections.tsv") for heading in headings.split("|")}
 
 
-def _heading(text: str) -> tuple[str, str] | None:
+def heading_of(text: str) -> tuple[str, str] | None:
     """The section that a line heads, and what follows on the line; None if it heads none."""
     head, colon, rest = text.partition(":")
     section = _sections().get(" ".join(plain(head).strip(" #*-=.").split()))
@@ -87,7 +87,7 @@ def items(page: Page) -> Iterator[Item]:
     for line, offset in lines_with_offsets(page):
         text = line.text
         gap = last is not None and line.top - last.bottom > GAP * max(last.bottom - last.top, 6.0)
-        found = _heading(text)
+        found = heading_of(text)
         if found is not None or (gap and pending is not None) or heads(line) is not None:
             if pending is not None:
                 yield pending
@@ -122,16 +122,42 @@ def items(page: Page) -> Iterator[Item]:
 
 
 def diagnoses(page: Page, order: Order) -> list[Diagnosis]:
-    found = [_diagnosis(page, item, order) for item in items(page) if item.section == "diagnoses"]
-    covered = [(entry.span.start, entry.span.end) for entry in found if entry]
+    """Of the patient: what is listed under the family's history, or as a relative's, is none."""
+    every = list(items(page))
+    found = [_diagnosis(page, item, order) for item in every if item.section == "diagnoses"]
+    covered = [(item.start, item.end) for item in every if item.section in ("diagnoses", "family")]
     for line, offset in lines_with_offsets(page):
         match = _CODED.match(line.text.strip())
-        if match and not any(start < offset + len(line.text) and offset < end for start, end in covered):
+        if (
+            match
+            and not _is_of_a_relative(line.text)
+            and not any(start < offset + len(line.text) and offset < end for start, end in covered)
+        ):
             text = (match["after"] or match["text"] or "").strip(" -:,")
             if _is_words(text) and _says_icd(line.text, match):
                 span = Span(page=page.number, start=offset, end=offset + len(line.text))
                 found.append(Diagnosis(text=text, code=match["before"] or match["code"], date="", span=span))
     return sorted((entry for entry in found if entry), key=lambda entry: entry.span.start)
+
+
+@cache
+def _relatives() -> re.Pattern[str]:
+    spelt = "|".join(re.escape(plain(word)) for word in words("relative"))
+    who = rf"(?:{spelt})(?:['\u2019]?s)?"
+    of = r"(?:in|bei|of|de|du|della?|chez|en|bij|u|\u0443)"
+    return re.compile(rf"\W*(?:\w+ )?{who}\s*[:(,\u2013-]|.*\b{of} (?:\w+ )?{who}\W*$|.*[(\[]{who}[)\]]")
+
+
+def _is_of_a_relative(text: str) -> bool:
+    """`Mother: breast cancer`, `breast cancer in her mother`, `(mother)`."""
+    return _relatives().match(plain(text)) is not None
+
+
+def of_others(page: Page) -> list[tuple[int, int]]:
+    """Where the page speaks of the family's diagnoses."""
+    found = [(item.start, item.end) for item in items(page) if item.section == "family"]
+    lines = lines_with_offsets(page)
+    return found + [(offset, offset + len(line.text)) for line, offset in lines if _is_of_a_relative(line.text)]
 
 
 def _says_icd(line: str, match: re.Match[str]) -> bool:
@@ -152,6 +178,8 @@ def _dated(text: str, order: Order) -> tuple[str, str]:
 
 
 def _diagnosis(page: Page, item: Item, order: Order) -> Diagnosis | None:
+    if _is_of_a_relative(item.text):
+        return None
     text, date = _dated(item.text, order)
     match = _CODED.match(text)
     code = ""

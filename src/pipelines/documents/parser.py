@@ -111,7 +111,7 @@ async def parse_pages(
     habits = await context.child(conventions, pages)
     async with Client(Model(base_url=model.base_url, name=model.name), used) as client:
         for page in pages:
-            found, troubles = await read_by_model(client, page, habits, key)
+            found, troubles = await read_by_model(client, page, habits, key, context)
             result.facts = merged(result.facts, found)
             result.warnings += [f"page {page.number}: the model's answer was {trouble}" for trouble in troubles]
     if result.warnings:

@@ -23,13 +23,16 @@ Role = Literal["value", "range", "unit", "flag", "date", "text"]
 
 _DATE = re.compile(
     r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](?:\d{4}|\d{2})"
-    r"|\d{1,2}[-. ](?:de )?[^\W\d_]{3,10}\.?[-. ](?:de )?\d{4}"
+    r"|\d{1,2}[-./ ](?:de )?[^\W\d_]{3,10}\.?[-./ ](?:de )?\d{4}|\d{1,2}[-/][^\W\d_]{3,5}[-/]\d{2}"
     r"|[^\W\d_]{3,10}\.? \d{1,2},? \d{4}"
 )
 _TIME = re.compile(r"\d{1,2}[:h]\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 _GLUED = re.compile(
     rf"(?P<before>\*+|[↑↓▲▼]|[HL](?=[\d<>]))?(?P<value>(?:[<>≤≥]=?)?{NUMBER})(?P<after>\*+|[↑↓▲▼!]+|\(?(?:HH|LL|H|L|h|l)\)?|[^\W\d_%/\u00b5].*|[%/\u00b5\u03bc].*)?"
 )
+_AFTER = ("min", "h")
+"""Units of the time between a dose and a sample: `Glucose 60 min` is another measurement than glucose."""
+
 MOST_WORDS = 40
 """A cell with more words is prose."""
 
@@ -137,11 +140,23 @@ def pieces(line: Line, offset: int, decimal: Decimal) -> list[Piece]:
 
 
 def _is_numbered(some: list[Piece], following: Piece, decimal: Decimal) -> bool:
-    """`IgG subclass 1` before a cell with the value: the number is of the name, unless the name is known without."""
-    if len(some) != 2 or some[0].roles != {"text"} or not all("value" in piece.roles for piece in (some[1], following)):
+    """`IgG subclass 1` before a cell with the value: the number is of the name, unless the name is known without,
+    and not with it."""
+    after = some[2:] and ucum(some[2].text)
+    if (
+        len(some) not in (2, 3)
+        or (len(some) == 3 and after not in _AFTER)
+        or some[0].roles != {"text"}
+        or not all("value" in piece.roles for piece in (some[1], following))
+    ):
         return False
     value = parse_value(following.text, decimal)
-    return value is not None and value.kind != "interval" and not known(some[0].text)
+    if value is None or value.kind == "interval":
+        return False
+    if after:
+        return True
+    alone, whole = known(some[0].text), known(f"{some[0].text} {some[1].text}")
+    return not alone or (bool(whole) and whole != alone)
 
 
 def pieces_of(some: list[Word], cell: int, decimal: Decimal) -> list[Piece]:

@@ -26,7 +26,7 @@ _WHO = (
 )
 _DASH = "[-\u2010\u2011\u2012\u2013\u2014\u2212~\uff5e]"
 _TO = rf"(?:\s*(?:{_DASH}|\.\.\.?|\u2026)\s*|\s+(?:{'|'.join(words('to'))})\s+)"
-_BETWEEN = re.compile(rf"{_WHO}(?P<low>[-\u2212]?{NUMBER}){_TO}(?P<high>{NUMBER})", re.I)
+_BETWEEN = re.compile(rf"{_WHO}(?P<low>[-\u2212+]?{NUMBER}){_TO}(?P<high>[-\u2212+]?{NUMBER})", re.I)
 _ONE_SIDED = re.compile(rf"{_WHO}(?P<comparator>{COMPARATOR})\s*(?P<number>{NUMBER})", re.I)
 _TITRE = re.compile(rf"{_WHO}(?P<comparator>{COMPARATOR})?\s*1\s?:\s?\d+", re.I)
 _TRAILING_SIGN = re.compile(
@@ -43,8 +43,7 @@ def parse_range(printed: str, decimal: Decimal = ".") -> Range | None:
     text = _unbracketed(text)
     text, _ = _without_unit(text)
     if match := _BETWEEN.fullmatch(text):
-        low, high = (number(match[side].replace("\u2212", "-").lstrip("-"), decimal) for side in ("low", "high"))
-        low = -low if match["low"][0] in "-\u2212" else low
+        low, high = (_signed(match[side], decimal) for side in ("low", "high"))
         return Range(printed=printed, low=low, high=high) if low <= high else None
     if match := _ONE_SIDED.fullmatch(text):
         end = number(match["number"], decimal)
@@ -59,6 +58,11 @@ def parse_range(printed: str, decimal: Decimal = ".") -> Range | None:
     if (word := in_words(text)) and word[0] != "+":
         return Range(printed=printed, text=word)
     return None
+
+
+def _signed(printed: str, decimal: Decimal) -> float:
+    bare = number(printed.lstrip("-\u2212+"), decimal)
+    return -bare if printed[0] in "-\u2212" else bare
 
 
 def unit_of_range(printed: str) -> str | None:

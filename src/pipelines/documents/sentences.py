@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
+from pipelines.documents.dates import Taken
 from pipelines.documents.facts import Biomarker, Span
 from pipelines.documents.grouper import analyte_of
 from pipelines.documents.names import aliases, known, rows, specimen_named, specimen_within, tokens, words
@@ -68,8 +69,8 @@ class _Number(NamedTuple):
     after: int
 
 
-def sentences(page: Page, decimal: Decimal, taken: str) -> list[Biomarker]:
-    """The results that the page's sentences tell, in order. `taken`: the day of the document's specimens."""
+def sentences(page: Page, decimal: Decimal, taken: Taken) -> list[Biomarker]:
+    """The results that the page's sentences tell, in order. `taken`: the days of the document's specimens."""
     text = page.text
     found: list[Biomarker] = []
     done = 0
@@ -85,7 +86,8 @@ def sentences(page: Page, decimal: Decimal, taken: str) -> list[Biomarker]:
             continue
         marker = Biomarker(
             name=" ".join(text[name:name_end].split()), value=value, unit=number.unit, reference=reference,
-            flag=number.flag, specimen=specimen_within(text[begin : number.start]) or "", date=taken,
+            flag=number.flag, specimen=specimen_within(text[begin : number.start]) or "",
+            date=taken.on(page.number, text.count("\n", 0, name)),
             span=Span(page=page.number, start=name, end=end),
         )  # fmt: skip
         analyte, _ = analyte_of(marker)

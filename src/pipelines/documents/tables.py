@@ -120,7 +120,7 @@ def _rows_of(placed: list[tuple[Piece, Head]], columns: list[Head], group: int) 
     results = [
         (p, h) for p, h in placed if h.role == "result" and "value" in p.roles and _beside(p, h) and p not in names
     ]
-    if not results:
+    if not results or _is_whole_without(results[0][0], names, of("name")):
         return []
     if all(head.dated for _, head in results):
         chosen = list({head.left: (piece, head) for piece, head in reversed(results)}.values())
@@ -146,6 +146,14 @@ def _rows_of(placed: list[tuple[Piece, Head]], columns: list[Head], group: int) 
         date = next((piece for piece in of("date") if "date" in piece.roles), None)
         rows.append(Row(names, value, unit, reference, flag, specimen, date, head.dated, group))
     return rows
+
+
+def _is_whole_without(value: Piece, names: list[Piece], first: list[Piece]) -> bool:
+    """True for a line that is set without regard to the columns: in its name's cell a value and its unit follow, so the
+    range that stands in the results' column is not the result."""
+    cells = {name.cell for name in names}
+    inside = [piece.roles for piece in first if piece not in names and piece.cell in cells]
+    return "range" in value.roles and any("value" in roles for roles in inside) and {"unit"} in inside
 
 
 def _beside(piece: Piece, head: Head) -> bool:

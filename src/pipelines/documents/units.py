@@ -58,6 +58,9 @@ _CREATININE = re.compile(
     r"hemoglobin|hämoglobin|prot(?:ein)?|feces|stool|stuhl|selles|heces|blood|serum|plasma|krea\.|креатинина?)\.?\)?$",
     re.I,
 )
+_IN_HUNDRED = re.compile(r"^(g|gr|[Gg]ms?|GMS?|mg|MG|mcg|ug|\u00b5g)\.?\s?%$")
+"""`gm%`, `mg %`: in 100 mL."""
+
 FEU = "{FEU}"
 """Fibrinogen equivalent units, of D-dimer: about twice the mass of D-dimer itself (DDU), so never one for the other."""
 
@@ -100,7 +103,8 @@ def _tidied(printed: str) -> str:
     if text.startswith(("[", "(")) and text.endswith(("]", ")")) and text[1:-1].count("(") == 0 and "iU" not in text:
         text = text[1:-1].strip()
     text = re.sub(r"\s+(?:per|pro|par|por|je)\s+", "/", text, flags=re.I)
-    return re.sub(r"\s*/\s*", "/", text)
+    text = re.sub(r"\s*/\s*", "/", text)
+    return _IN_HUNDRED.sub(lambda match: f"{match[1].lower()}/dL", text)
 
 
 @cache

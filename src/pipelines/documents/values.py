@@ -39,7 +39,7 @@ _SPACES = " \u00a0\u2009\u202f"
 _MINUS = f"[{_DASHES}]"
 _PLAIN = (
     rf"(?:\d{{1,3}}(?:[{_SPACES}'\u2019]\d{{3}})+(?:[.,]\d+)?|\d{{1,3}}(?:,\d{{3}})+\.\d+|\d{{1,3}}(?:\.\d{{3}})+,\d+"
-    r"|\d{1,3}(?:(?:,\d{3}){2,}|(?:\.\d{3}){2,})|\d+[.,]\d+|\d+|[.,]\d+)"
+    r"|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?|\d{1,3}(?:(?:,\d{3}){2,}|(?:\.\d{3}){2,})|\d+[.,]\d+|\d+|[.,]\d+)"
 )
 _EXPONENT = (
     r"(?:[eE][+-]?\d{1,2}|\s?[x\u00d7*\u00b7]\s?10(?:\^|\*\*|\*|[eE])?"
@@ -69,6 +69,7 @@ _INTERVAL = re.compile(rf"(?P<low>{NUMBER})\s*(?:{_MINUS}|\.\.\.?|\u2026)\s*(?P<
 _TITRE = re.compile(rf"(?P<comparator>{COMPARATOR})?\s*1\s?[:/]\s?(?P<number>\d[\d.,]*)", re.I)
 _SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079", "0123456789")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")
+_TWO_WAYS = re.compile(rf"(?<![\d.,]){_GROUPED.pattern}(?![\d.,])")
 _LONGEST = 40
 
 
@@ -158,3 +159,16 @@ def decimal_sign(texts: Iterable[str]) -> Decimal:
             commas += match[1] == ","
             points += match[1] == "."
     return "," if commas > points else "."
+
+
+def decimal_beside(printed: str, beside: Iterable[str], usual: Decimal) -> Decimal:
+    """The decimal sign for one text: the document's (`usual`), unless its number would part thousands by a sign that
+    what stands beside it, its own range or value, has as a decimal sign: `1.234` beside `0.4-4.0`."""
+    grouped = next((match[0] for match in _TWO_WAYS.finditer(printed) if usual not in match[0]), "")
+    if not grouped:
+        return usual
+    other: Decimal = "." if usual == "," else ","
+    signs = {
+        match[1] for text in (printed, *beside) for match in _TOKENS.finditer(text) if not _GROUPED.fullmatch(match[0])
+    }
+    return other if signs == {other} else usual

@@ -122,3 +122,24 @@ def test_no_word_is_lost_or_doubled_and_all_is_in_order(found: list[Word]) -> No
     assert all(line.top <= line.bottom for line in lines)
     for line in lines:
         assert [cell.left for cell in line.cells] == sorted(cell.left for cell in line.cells)
+
+
+@pytest.mark.parametrize("rotate", [0, 90])
+def test_what_lies_beyond_a_pages_edges_is_not_read(rotate: int, tmp_path: Path) -> None:
+    made, file = canvas()
+    made.setCropBox((100, 100, 400, 700))
+    made.setPageRotation(rotate)
+    for x, y, text in (
+        (150, 400, "Glucose"),
+        (150, 50, "below"),
+        (150, 750, "above"),
+        (20, 400, "left"),
+        (500, 400, "right"),
+    ):
+        made.drawString(x, y, text)
+    made.drawString(380, 300, "across")
+    made.save()
+    assert {cell.text for line in read(file.getvalue(), tmp_path).lines for cell in line.cells} == {
+        "Glucose",
+        "across",
+    }

@@ -8,6 +8,8 @@ import io
 import socket
 import ssl
 import time
+import tracemalloc
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -159,6 +161,30 @@ async def test_too_large_is_refused_by_what_is_said_and_by_what_comes() -> None:
         packed = gzip.compress(PDF + bytes(50 << 20))
         site.answers["/packed"] = ok(packed, "content-encoding: gzip")
         assert await refused(site.url("/packed")) == "too-large"
+
+
+@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+async def test_what_a_server_packs_although_asked_not_to_is_unpacked(name: str, pack: Callable[[bytes], bytes]) -> None:
+    async with serving() as site:
+        site.answers["/"] = ok(pack(PDF), f"content-encoding: identity, {name}")
+        assert await fetched(site.url()) == PDF
+        site.answers["/"] = ok(b"%PDF-1.7", f"content-encoding: {name}")
+        with pytest.raises(TryLater, match="DecodingError"):
+            await fetched(site.url())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_bomb_in_packing_takes_no_memory(times: int) -> None:
+    bomb = gzip.compress(PDF + bytes(200 << 20), compresslevel=1)
+    async with serving() as site:
+        packed = gzip.compress(bomb) if times == 2 else bomb
+        site.answers["/"] = ok(packed, "content-encoding: " + ", ".join(["gzip"] * times))
+        tracemalloc.start()
+        try:
+            assert await refused(site.url()) == ("refused" if times == 2 else "too-large")
+            assert tracemalloc.get_traced_memory()[1] < 10 << 20
+        finally:
+            tracemalloc.stop()
 
 
 async def test_what_is_no_pdf_is_not_read_to_its_end() -> None:

@@ -93,3 +93,32 @@ def test_no_text_breaks_them(text: str) -> None:
         assert 0 <= fact.span.start < fact.span.end <= len(here.text)
     diagnoses(here, "")
     procedures(here, "")
+
+
+def test_what_relatives_have_is_not_the_patients() -> None:
+    text = page("""
+Diagnoses:
+- Type 2 diabetes mellitus (E11.9)
+- Mother: breast cancer C50.9
+- Carcinoma of the colon in maternal grandfather
+- Motherhood counselling (Z71.89)
+Family history:
+- Breast cancer C50.9
+- Schizophrenia (F20.9)
+Allergies: none
+Father: myocardial infarction I21.9
+Bruder (Asthma bronchiale) J45.9
+Essential hypertension I10.0
+""")
+    assert [(found.text, found.code) for found in diagnoses(text, "")] == [
+        ("Type 2 diabetes mellitus", "E11.9"),
+        ("Motherhood counselling", "Z71.89"),
+        ("Essential hypertension", "I10.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "heading", ["Family History", "Familienanamnese:", "Antécédents familiaux", "Anamnesi familiare:"]
+)
+def test_a_familys_history_in_many_languages(heading: str) -> None:
+    assert diagnoses(page(f"{heading}\n- Mamma carcinoma C50.9\n\n\n\nGout M10.90"), "")[0].code == "M10.90"

@@ -172,3 +172,18 @@ def test_one_name_of_one_specimen_is_one_analyte_unless_its_unit_tells() -> None
 def test_no_name_breaks_it(name: str) -> None:
     known(name)
     analyte_of(marker(name, "1", "mg/dL"))
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "slug"),
+    [
+        ("Glucose 60 min", "mg/dL", ""), ("Glucose, 2h", "mg/dL", ""), ("Insulin 120 min", "mIU/L", ""),
+        ("Vitamin D 1,25", "pg/mL", "vitamin_d_1_25"), ("1,25(OH)2D", "pg/mL", "vitamin_d_1_25"),
+        ("1,25-Dihydroxyvitamin D3", "pg/mL", "vitamin_d_1_25"), ("Vitamin D 1,25-OH", "pg/mL", "vitamin_d_1_25"),
+        ("ESR 1 h", "mm/h", "esr"), ("VS 1h", "mm/h", "esr"), ("Glucose", "mg/dL", "glucose"),
+    ],
+)  # fmt: skip
+def test_a_number_in_a_name_may_make_it_another(name: str, unit: str, slug: str) -> None:
+    grouped = group_facts([parse_by_rules([page(f"Test | Result | Unit\n{name} | 40 | {unit}")])])
+    assert [group.slug for group in grouped.groups] == [slug] * bool(slug)
+    assert len(grouped.unmapped) == (not slug)

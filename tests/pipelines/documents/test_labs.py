@@ -243,3 +243,72 @@ def test_a_value_and_its_unit_in_one_cell_are_two_whatever_follows(unit: str) ->
 def test_names_that_hold_numbers_signs_and_units_stay_whole(name: str) -> None:
     for rest in ("5.4 | mg/dL | 3-9", "<5 | U/L | 0-10", "Negative | | Negative"):
         assert read(f"Test | Result | Units | Range\n{name} | {rest}")[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "number", "low", "high"),
+    [
+        ("1.234", "0.4-4.0", 1.234, 0.4, 4.0),
+        ("2.1", "0.270-4.200", 2.1, 0.27, 4.2),
+        ("6.7", "4.000 - 10.000", 6.7, 4, 10),
+        ("1.234", "0,4-4,0", 1234, 0.4, 4.0),
+        ("1,234", "0.4-4.0", 1.234, 0.4, 4.0),
+        ("6.700", "4.000-10.000", 6700, 4000, 10000),
+        ("6.700", "4.000-10.000,5", 6700, 4000, 10000.5),
+        ("\u22122,3", "\u22122 - +3", -2.3, -2, 3),
+        ("-2,3", "-5,0 - -1,5", -2.3, -5, -1.5),
+    ],
+)
+def test_in_a_document_with_commas_a_row_may_have_points(
+    value: str, limits: str, number: float, low: float, high: float
+) -> None:
+    (_, found) = read(f"""
+Untersuchung | Ergebnis | Einheit | Referenzbereich
+Kalium | 4,1 | mmol/l | 3,5-5,1
+Ferritin | {value} | ng/ml | {limits}
+""")
+    assert found.reference is not None
+    assert (found.value.number, found.reference.low, found.reference.high) == (number, low, high)
+
+
+@pytest.mark.parametrize(
+    "line", ["Calcium 9.9 mg/dL 8.5-10.5", "Calcium: 9.9 mg/dL | 8.5-10.5", "Calcium 9.9 mg/dL < 10.5"]
+)
+def test_a_range_is_no_result_though_it_stands_in_the_results_column(line: str) -> None:
+    assert said(f"Test | Result | Unit | Reference\nGlucose | 95 | mg/dL | 70-99\n{line}") == [
+        ("Glucose", "95", "mg/dL"),
+        ("Calcium", "9.9", "mg/dL"),
+    ]
+
+
+def test_a_range_after_a_numbered_name_is_a_result() -> None:
+    assert said("Test | Result | Unit\nUrine WBC | 0-2 | /HPF\nGlucose | 70-99 | mg/dL")[0] == (
+        "Urine WBC",
+        "0-2",
+        "/HPF",
+    )
+
+
+@pytest.mark.parametrize("columns", ["Serum | Urine", "Urine | Serum"])
+def test_a_column_for_each_specimen_gives_each_result_its_own(columns: str) -> None:
+    first, second = columns.lower().split(" | ")
+    found = read(f"Substance | {columns} | Unit\nCreatinine | 0.9 | 110 | mg/dL\nSodium | | 60 | mmol/L")
+    assert [(fact.name, fact.value.printed, fact.specimen) for fact in found] == [
+        ("Creatinine", "0.9", first),
+        ("Sodium", "60", second),
+    ]
+
+
+@pytest.mark.parametrize("heading", ["Medications:", "Current Medications", "Entlassmedikation:", "Medicación actual:"])
+def test_a_dose_is_no_result(heading: str) -> None:
+    assert said(f"""
+Results:
+Testosterone: 512 ng/dL
+{heading}
+Testosterone 50 mg/mL
+Insulin 100 U/mL
+Ferritin 95 ng/mL 15-150
+
+Results:
+Insulin: 12 mU/L
+""") == [("Testosterone", "512", "ng/dL"), ("Ferritin", "95", "ng/mL"), ("Insulin", "12", "mU/L")]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
 from pipelines.context import InlineContext
+from pipelines.documents.by_model import printed_facts
+from pipelines.documents.facts import Facts
 from pipelines.documents.llm_errors import KeyRefused, ModelBusy
 from pipelines.documents.parser import ModelChoice, Parsed, ParsePayload, parse, parse_by_rules, parse_pages, run
 from pipelines.payer import ApiKey, paid_by
@@ -69,6 +72,128 @@ async def test_what_the_model_adds_is_printed_on_the_page_and_what_it_invents_is
         printed = TABLE.text[fact.span.start : fact.span.end]
         assert fact.name in printed
         assert fact.value.printed in printed
+
+
+ROWS = page("""
+The results in words
+Free T4 1.2 ng/dL
+Non-HDL cholesterol 130 mg/dL
+Glucose 95 mg/dL 70-99
+HDL 1.2 mmol/L 1.0-1.9 H
+Ferritin 120 ng/mL
+CRP <0.5 mg/L
+Base excess -5.2 mmol/L
+HIV RNA 3.5 x 10^4 copies/mL
+Leukocytes 1 234 /uL
+Urine WBC 0-2 /HPF
+ANA 1:80
+Anti-HBs 12/03/2024
+Troponin not detected
+Anti-HCV non reactive
+CA 125 35 U/mL
+Sodium 140 L mmol/L 145
+Kalium (mmol/L) 4.1
+Calcium
+2.4
+mmol/L (2.1-2.6)
+""")
+
+
+async def model_said(**said: str) -> tuple[str, ...] | None:
+    """(value, unit, range, flag) of what is taken of a model's one result, where the rules find nothing."""
+    answer = {**EMPTY, "biomarkers": [{**marker("", ""), **said}]}
+    with endpoint(says(answer)) as there:
+        parsed = await parse_pages([ROWS], ModelChoice(base_url=there.url, name="m"), facts=Facts())
+    if not parsed.facts.biomarkers:
+        return None
+    (found,) = parsed.facts.biomarkers
+    return found.value.printed, found.unit, found.reference.printed if found.reference else "", found.flag
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("T4", "1.2"), ("HDL cholesterol", "130"), ("Glucose", "1.2"), ("HDL", "120"), ("Glucose", "70"),
+        ("CRP", "0.5"), ("Base excess", "5.2"), ("HIV RNA", "3.5"), ("Leukocytes", "1"), ("Leukocytes", "234"),
+        ("Urine WBC", "2"), ("Urine WBC", "0"), ("ANA", "80"), ("ANA", "1"), ("Anti-HBs", "12"), ("Anti-HBs", "2024"),
+        ("Troponin", "detected"), ("Anti-HCV", "reactive"), ("CA", "125"),
+    ],
+)  # fmt: skip
+async def test_a_part_of_a_value_or_a_name_or_another_rows_is_not_what_the_page_prints(name: str, value: str) -> None:
+    assert await model_said(name=name, value=value) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ({"name": "Free T4", "value": "1.2", "unit": "ng/dL"}, ("1.2", "ng/dL", "", "")),
+        ({"name": "CRP", "value": "<0.5", "unit": "mg/L"}, ("<0.5", "mg/L", "", "")),
+        ({"name": "Base excess", "value": "-5.2", "unit": "mmol/L"}, ("-5.2", "mmol/L", "", "")),
+        ({"name": "Urine WBC", "value": "0-2", "unit": "/HPF"}, ("0-2", "/HPF", "", "")),
+        ({"name": "ANA", "value": "1:80"}, ("1:80", "", "", "")),
+        ({"name": "Troponin", "value": "not detected"}, ("not detected", "", "", "")),
+        ({"name": "CA 125", "value": "35", "unit": "U/mL"}, ("35", "U/mL", "", "")),
+        ({"name": "Kalium", "value": "4.1", "unit": "mmol/L"}, ("4.1", "mmol/L", "", "")),
+        ({"name": "Sodium", "value": "140", "unit": "mmol/L", "flag": "L"}, ("140", "mmol/L", "", "L")),
+        (
+            {"name": "Calcium", "value": "2.4", "unit": "mmol/L", "reference_range": "2.1-2.6"},
+            ("2.4", "mmol/L", "", ""),
+        ),
+        (
+            {"name": "HDL", "value": "1.2", "unit": "mmol/L", "reference_range": "1.0-1.9", "flag": "H"},
+            ("1.2", "mmol/L", "1.0-1.9", "H"),
+        ),
+        (  # the unit, the range and the flag are those of the row below
+            {"name": "Glucose", "value": "95", "unit": "mmol/L", "reference_range": "1.0-1.9", "flag": "H"},
+            ("95", "", "", ""),
+        ),
+    ],
+)
+async def test_of_a_models_result_that_is_taken_which_the_row_prints(
+    said: dict[str, str], taken: tuple[str, ...]
+) -> None:
+    assert await model_said(**said) == taken
+
+
+async def test_an_answer_of_more_than_a_page_can_hold_is_a_bad_one() -> None:
+    flood = {**EMPTY, "biomarkers": [marker("ferroportin", "12")] * 1001}
+    with endpoint(says(flood)) as there:
+        parsed = await parse_pages([TABLE], ModelChoice(base_url=there.url, name="m"))
+    assert (parsed.outcome, parsed.warnings) == ("partial", ["page 1: the model's answer was bad-answer"])
+    assert [fact.by for fact in parsed.facts.biomarkers] == ["rules", "rules"]
+
+
+async def test_what_a_model_says_is_looked_for_in_a_child_process() -> None:
+    asked: list[Any] = []
+
+    class Watched(InlineContext):
+        async def child(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+            asked.append(function)
+            return await super().child(function, *args, **kwargs)
+
+    with endpoint(says({**EMPTY, "biomarkers": [marker("ferroportin", "12")]})) as there:
+        parsed = await parse_pages([TABLE], ModelChoice(base_url=there.url, name="m"), context=Watched())
+    assert names(parsed)[-1] == ("ferroportin", "12", "model")
+    assert printed_facts in asked
+
+
+async def test_a_models_diagnoses_are_the_patients_once_with_code_and_date_of_their_line() -> None:
+    letter = page("""
+Born 1 May 1960
+Gout of the left foot (M10.9) since 3 May 2021
+Cataract
+Family history:
+Breast cancer C50.9
+""")
+    said = [("Gout of the left foot", "M10.9", "3 May 2021"), ("Gout of the left foot", "M10", "1 May 1960"),
+            ("Cataract", "C50.9", "1 May 1960"), ("Breast cancer", "C50.9", "")]  # fmt: skip
+    answer = {**EMPTY, "diagnoses": [{"text": text, "code": code, "date": date} for text, code, date in said]}
+    with endpoint(says(answer)) as there:
+        parsed = await parse_pages([letter], ModelChoice(base_url=there.url, name="m"), facts=Facts())
+    assert [(one.text, one.code, one.date) for one in parsed.facts.diagnoses] == [
+        ("Gout of the left foot", "M10.9", "2021-05-03"),
+        ("Cataract", "", ""),
+    ]
 
 
 async def test_a_page_that_is_cut_is_asked_for_in_halves_and_never_without_bound() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.documents.dates import Label, Taken
 from pipelines.documents.labs import biomarkers
 from pipelines.documents.page import Cell, Line, Page
 from pipelines.documents.sentences import sentences
@@ -62,7 +63,7 @@ def test_several_sentences_are_as_many_results_with_their_places() -> None:
         "low; TSH was 2.1 mIU/L (0.4-4.0)."
     )
     page = page_of(text)
-    found = sentences(page, ".", "2024-01-31")
+    found = sentences(page, ".", Taken((Label(page.number, 0, "2024-01-31"),)))
     assert [(one.name, one.value.number, one.date) for one in found] == [
         ("iron", 80.0, "2024-01-31"), ("ferritin", 12.0, "2024-01-31"), ("TSH", 2.1, "2024-01-31"),
     ]  # fmt: skip
@@ -79,7 +80,7 @@ def test_several_sentences_are_as_many_results_with_their_places() -> None:
     ],
 )
 def test_a_flag_is_no_part_of_value_or_unit(text: str) -> None:
-    (found,) = sentences(page_of(text), ".", "")
+    (found,) = sentences(page_of(text), ".", Taken())
     assert (found.value.printed, found.unit, found.flag) == ("12", "ng/mL", "L")
 
 
@@ -88,13 +89,13 @@ def test_what_it_was_measured_in_is_no_part_of_a_name_and_brackets_may_be() -> N
         "Serum ferritin was 12 ng/mL (15-150). The ALT (GPT) was 37 U/L (7-56); "
         "eGFR (CKD-EPI) was > 86 mL/min/1.73m2 (>60)."
     )
-    found = sentences(page_of(text), ".", "")
+    found = sentences(page_of(text), ".", Taken())
     assert [one.name for one in found] == ["ferritin", "ALT (GPT)", "eGFR (CKD-EPI)"]
     assert found[0].specimen == "serum"
 
 
 def test_a_specimen_that_the_sentence_names_counts() -> None:
-    (found,) = sentences(page_of("The albumin in your urine was 12 mg/L (reference < 20)."), ".", "")
+    (found,) = sentences(page_of("The albumin in your urine was 12 mg/L (reference < 20)."), ".", Taken())
     assert (found.name, found.specimen) == ("albumin", "urine")
 
 
@@ -120,7 +121,7 @@ def test_a_specimen_that_the_sentence_names_counts() -> None:
     ],
 )
 def test_what_is_no_result_for_sure_is_left_alone(text: str) -> None:
-    assert sentences(page_of(text), ".", "") == []
+    assert sentences(page_of(text), ".", Taken()) == []
 
 
 PARTS = (
@@ -133,7 +134,7 @@ PARTS = (
 @given(st.lists(st.sampled_from(PARTS) | st.text(max_size=5), max_size=40).map(" ".join))
 def test_any_text_is_read_and_every_result_stands_where_it_says(text: str) -> None:
     page = page_of(text)
-    for found in sentences(page, ".", ""):
+    for found in sentences(page, ".", Taken()):
         printed = page.text[found.span.start : found.span.end]
         assert printed.startswith(found.name)
         assert found.value.printed in printed

@@ -20,6 +20,11 @@ from pipelines.documents.units import convert, factor, registry, ucum
         ("\u03bcmol/L", "umol/L"),
         ("mcg/dL", "ug/dL"),
         ("K/uL", "10*3/uL"),
+        ("gm%", "g/dL"),
+        ("GM %", "g/dL"),
+        ("mg%", "mg/dL"),
+        ("%", "%"),
+        ("Téra/L", "10*12/L"),
         ("Tsd./µl", "10*3/uL"),
         ("x 10^3 / µL", "10*3/uL"),
         ("x10E3/uL", "10*3/uL"),
@@ -43,7 +48,26 @@ def test_printed_units_have_a_code(printed: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "printed", ["", "K", "M", "G", "T", "E", "IU", "Main/Street", "and/or", "N/A", "12/13", "M/K", "Page", "U/"]
+    "printed",
+    [
+        "",
+        "K",
+        "M",
+        "G",
+        "T",
+        "E",
+        "IU",
+        "Main/Street",
+        "and/or",
+        "N/A",
+        "12/13",
+        "M/K",
+        "Page",
+        "U/",
+        "G%",
+        "M%",
+        "Mg%",
+    ],
 )
 def test_what_is_no_unit_has_none(printed: str) -> None:
     assert ucum(printed) is None

@@ -32,6 +32,8 @@ from pipelines.documents.values import decimal_sign, number, parse_value
         ("1.234,5", ".", 1234.5, None),
         ("1,234.5", ",", 1234.5, None),
         ("12 500", ",", 12500, None),
+        ("2,45,000", ".", 245000, None),
+        ("1,23,45,678.5", ",", 12345678.5, None),
         ("-2.5", ".", -2.5, None),
         (".5", ".", 0.5, None),
     ],

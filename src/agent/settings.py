@@ -8,33 +8,28 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Literal, TypeVar
 
 from dotenv import dotenv_values
 from platformdirs import user_data_path
 from pydantic import (
     AliasChoices,
-    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
     create_model,
     field_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from agent import forms
 from agent.compose_variables import COMPOSE
 from agent.errors import ConfigError
 from agent.lanes import CPU_LANES, HEARTBEAT_LANE, LANES
 from agent.redaction import redact_text
-from pipelines.documents.addresses import networks_of
 from pipelines.documents.page import MOST_PAGES
-from pipelines.files.ssh_target import ssh_target
 from pipelines.music.models.catalogue import OFFICIAL
 from pipelines.music.profiles import Profile
 
@@ -50,49 +45,6 @@ LANE_SLOTS = 2
 """Slots of a lane for which no field says more: one that another package adds."""
 
 T = TypeVar("T", bound=BaseSettings)
-
-
-def _unset_if_empty(value: Any) -> Any:
-    return None if isinstance(value, str) and not value.strip() else value
-
-
-MaybeStr = Annotated[str | None, BeforeValidator(_unset_if_empty)]
-
-
-def names_in(value: str) -> list[str]:
-    """What is separated by commas."""
-    return [name.strip() for name in value.split(",") if name.strip()]
-
-
-def usable_agent_id(value: str) -> str:
-    """The id. Raises ValueError for one that cannot name an agent's queues."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", value):
-        raise ValueError(
-            "must be 1 to 63 letters, digits, dots, dashes or underscores, starting with a letter or digit"
-        )
-    for lane in LANES:
-        if value.endswith(f"-{lane}"):
-            raise ValueError(
-                f"must not end in -{lane}: its base queue would be another agent's {lane} lane; choose another id"
-            )
-    return value
-
-
-def _is_http(value: str) -> bool:
-    """Whether it is an address with a host and, if any, a port."""
-    try:
-        parts = urlsplit(value)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in value
-    except ValueError:
-        return False
-
-
-def _expanded(path: Path) -> Path:
-    """The path from the root. Raises ValueError for ~NAME of nobody."""
-    try:
-        return path.expanduser().absolute()
-    except RuntimeError:
-        raise ValueError("must be a folder; there is no home of the user after its ~") from None
 
 
 def with_every_lanes_knob(settings: type[T]) -> type[T]:
@@ -124,7 +76,7 @@ class Settings(BaseSettings):
     )
 
     agent_id: str = Field("local", description="Names this agent; part of its queues' names.")
-    agent_lane: MaybeStr = Field(
+    agent_lane: forms.MaybeStr = Field(
         None, description=f"The lane a worker runs ({', '.join(LANES)}); unset: all tasks, on the base queue."
     )
     agent_heartbeat: bool = Field(
@@ -180,7 +132,9 @@ class Settings(BaseSettings):
     metrics_port: int | None = Field(
         None, ge=1, le=65535, description="The port of a worker's /metrics for Prometheus; unset: none."
     )
-    s3_bucket: MaybeStr = Field(None, description="The bucket that s3_upload fills; unset: no uploads. For the hub.")
+    s3_bucket: forms.MaybeStr = Field(
+        None, description="The bucket that s3_upload fills; unset: no uploads. For the hub."
+    )
     s3_endpoint: str = Field("", description="The object store's URL (http:// or https://); unset: AWS.")
     s3_region: str = Field("us-east-1", description="The bucket's region; stores that have none take any.")
     s3_access_key_id: SecretStr | None = Field(None, description="With it the hub signs what agents send to the store.")
@@ -195,13 +149,13 @@ class Settings(BaseSettings):
     )
     s3_url_lifetime: int = Field(900, ge=10, le=604_800, description="Seconds for which a signed request can be begun.")
 
-    push_to: MaybeStr = Field(None, description="Where `phaze offload` pushes: ssh://USER@HOST[:PORT]/FOLDER.")
+    push_to: forms.MaybeStr = Field(None, description="Where `phaze offload` pushes: ssh://USER@HOST[:PORT]/FOLDER.")
     push_host_keys: Path | None = Field(
         None, description="File with that host's public keys (as in known_hosts); no other is accepted."
     )
     push_key: SecretStr | None = Field(None, description="The private key (OpenSSH) with which the agent pushes.")
 
-    billing_url: MaybeStr = Field(
+    billing_url: forms.MaybeStr = Field(
         None, description="The service that makes users' API keys, such as a LiteLLM proxy; unset: none are made."
     )
     billing_path: str = Field("/keys/generate", description="Where it makes one (POST); LiteLLM: /key/generate.")
@@ -213,7 +167,7 @@ class Settings(BaseSettings):
     billing_fields: dict[str, Any] = Field(
         {}, description='More for the request, as a JSON object, such as {"duration": "7d"}.'
     )
-    llm_url: MaybeStr = Field(
+    llm_url: forms.MaybeStr = Field(
         None,
         description="Where users' keys are good: an OpenAI-compatible address with its /v1; unset: the library's.",
     )
@@ -239,19 +193,19 @@ class Settings(BaseSettings):
         4096, ge=128, le=2**24, description="Memory cap of one child process in MiB; a job that passes it fails alone."
     )
     child_max_jobs: int = Field(100, ge=1, description="Jobs after which a child process is replaced.")
-    fingerprint_engine: MaybeStr = Field(
+    fingerprint_engine: forms.MaybeStr = Field(
         None,
         description="Address of another fingerprint engine (pipelines/music/sidecar.py) that gets every file as well.",
     )
-    move_roots: MaybeStr = Field(
+    move_roots: forms.MaybeStr = Field(
         None,
         description="Folders, parted by colons, outside of which this agent moves and tags nothing; unset: the job's.",
     )
-    document_roots: MaybeStr = Field(
+    document_roots: forms.MaybeStr = Field(
         None,
         description="Folders, parted by colons, below which the router reads local documents; unset: it reads none.",
     )
-    document_networks: MaybeStr = Field(
+    document_networks: forms.MaybeStr = Field(
         None,
         description="Networks (10.0.0.0/8, fd00::/8) from which documents are fetched although they are not public.",
     )
@@ -259,18 +213,18 @@ class Settings(BaseSettings):
     document_max_pages: int = Field(
         500, ge=1, le=MOST_PAGES, description="Pages of a document that are read; the others are skipped."
     )
-    document_model: MaybeStr = Field(
+    document_model: forms.MaybeStr = Field(
         None,
         description="The model that router and parser ask besides their rules, at PHAZE_LLM_URL, at the user's cost; "
         "unset: rules alone.",
     )
-    mineru_url: MaybeStr = Field(
+    mineru_url: forms.MaybeStr = Field(
         None, description="Address of a mineru-api (4.0 or later) that reads documents; unset: they are read here."
     )
     mineru_tier: Literal["flash", "basic", "standard", "advanced"] | None = Field(
         None, description="How thoroughly it reads; unset: as it likes."
     )
-    ffmpeg: MaybeStr = Field(
+    ffmpeg: forms.MaybeStr = Field(
         None, description="An ffmpeg program to use; unset: the one in imageio-ffmpeg, else from PATH."
     )
 
@@ -294,7 +248,7 @@ class Settings(BaseSettings):
     set_minutes: float = Field(
         20.0, ge=0, description="Minutes from which a file is a set, whose tracks are looked for; 0: never by itself."
     )
-    models_dir: MaybeStr = Field(
+    models_dir: forms.MaybeStr = Field(
         None, description="Where pretrained models are installed; unset: models in the data folder."
     )
     models_url: str = Field(
@@ -306,144 +260,31 @@ class Settings(BaseSettings):
         "auto", description="console for people, json for machines; auto: console on a terminal."
     )
 
-    @field_validator("log_level", "log_format", "profile", "watch_poll", mode="before")
-    @classmethod
-    def _lower(cls, value: Any) -> Any:
-        return value.lower() if isinstance(value, str) else value
-
-    @field_validator("data_dir")
-    @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        return _expanded(value)
-
-    @field_validator("agent_id")
-    @classmethod
-    def _usable_id(cls, value: str) -> str:
-        return usable_agent_id(value)
-
-    @field_validator("agent_lane")
-    @classmethod
-    def _known_lane(cls, value: str | None) -> str | None:
-        if value is not None and value not in LANES:
-            raise ValueError(
-                f"is not a lane; the lanes are {', '.join(LANES)} (leave it unset to drain the base queue)"
-            )
-        return value
-
-    @field_validator("redis_url")
-    @classmethod
-    def _redis_scheme(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must start with redis://, rediss:// or unix://")
-        return value
-
-    @field_validator("agent_token", "billing_token")
-    @classmethod
-    def _fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
-            raise ValueError("must be visible ASCII characters without spaces, as an HTTP header carries them")
-        return value
-
-    @field_validator("hub_user")
-    @classmethod
-    def _one_line_without_colon(cls, value: str) -> str:
-        if ":" in value or not value.isprintable():
-            raise ValueError("must be one line without a colon, which HTTP sets between the name and the password")
-        return value
-
-    @field_validator("push_to")
-    @classmethod
-    def _target(cls, value: str | None) -> str | None:
-        if value is not None:
-            ssh_target(value)
-        return value
-
-    @field_validator("hub_names")
-    @classmethod
-    def _host_names(cls, value: str) -> str:
-        if not all(re.fullmatch(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*)(?::\d{1,5})?", name) for name in names_in(value)):
-            raise ValueError(
-                "must be names such as hub.example or hub.example:8443, without http://, and commas between"
-            )
-        return value
-
-    @field_validator("push_key")
-    @classmethod
-    def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith("-----BEGIN "):
-            raise ValueError("must be a private key in OpenSSH's or PEM format; PHAZE_PUSH_KEY_FILE names its file")
-        return value
-
-    @field_validator("s3_prefix")
-    @classmethod
-    def _plain_prefix(cls, value: str) -> str:
-        if value.startswith("/") or {".", ".."} & set(value.split("/")):
-            raise ValueError("must not begin with a slash, nor hold . or .. as a folder")
-        return value
-
-    @field_validator("s3_endpoint")
-    @classmethod
-    def _endpoint(cls, value: str) -> str:
-        if value and not _is_http(value):
-            raise ValueError("must start with http:// or https:// and name a host (leave it unset for AWS)")
-        return value.rstrip("/")
-
-    @field_validator("billing_path")
-    @classmethod
-    def _rooted(cls, value: str) -> str:
-        if not re.fullmatch(r"/[^\s?#]*", value):
-            raise ValueError("must be a path from the root, such as /key/generate")
-        return value
-
-    @field_validator("key_variables", "key_environment")
-    @classmethod
-    def _names(cls, value: str, info: ValidationInfo) -> str:
-        names = names_in(value)
-        if not all(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) for name in names):
-            raise ValueError("must be names of environment variables, separated by commas")
-        if info.field_name == "key_variables" and not names:
-            raise ValueError("must name a variable; libraries for OpenAI read OPENAI_API_KEY")
-        return value
-
-    @field_validator("move_roots", "document_roots")
-    @classmethod
-    def _folders(cls, value: str | None) -> str | None:
-        for folder in filter(None, (value or "").split(os.pathsep)):
-            if not folder.startswith("/") or {".", ".."} & set(folder.split("/")):
-                raise ValueError("must be absolute folders, parted by colons, without . and ..")
-        return value
-
-    @field_validator("document_networks")
-    @classmethod
-    def _networks(cls, value: str | None) -> str | None:
-        networks_of(value or "")
-        return value
-
-    @field_validator("fingerprint_engine", "billing_url", "llm_url", "mineru_url")
-    @classmethod
-    def _plain_address(cls, value: str | None) -> str | None:
-        if value is not None and not (_is_http(value) and re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", value)):
-            raise ValueError("must be an http:// or https:// address without user, password and query")
-        return None if value is None else value.rstrip("/")
-
-    @field_validator("models_dir")
-    @classmethod
-    def _a_home(cls, value: str | None) -> str | None:
-        if value is not None:
-            _expanded(Path(value))
-        return value
-
-    @field_validator("hub_url", "models_url")
-    @classmethod
-    def _http_scheme(cls, value: str) -> str:
-        if not _is_http(value):
-            raise ValueError("must start with http:// or https:// and name a host")
-        return value.rstrip("/")
+    _lowered = field_validator("log_level", "log_format", "profile", "watch_poll", mode="before")(forms.lowered)
+    _absolute = field_validator("data_dir")(forms.absolute)
+    _usable_agent_id = field_validator("agent_id")(forms.usable_agent_id)
+    _known_lane = field_validator("agent_lane")(forms.known_lane)
+    _queue_server = field_validator("redis_url")(forms.queue_server)
+    _header_safe = field_validator("agent_token", "billing_token")(forms.header_safe)
+    _user_name = field_validator("hub_user")(forms.user_name)
+    _ssh_address = field_validator("push_to")(forms.ssh_address)
+    _host_names = field_validator("hub_names")(forms.host_names)
+    _private_key = field_validator("push_key")(forms.private_key)
+    _key_prefix = field_validator("s3_prefix")(forms.key_prefix)
+    _endpoint = field_validator("s3_endpoint")(forms.endpoint)
+    _rooted = field_validator("billing_path")(forms.rooted)
+    _key_variables = field_validator("key_variables")(forms.key_variables)
+    _variable_names = field_validator("key_environment")(forms.variable_names)
+    _folders = field_validator("move_roots", "document_roots")(forms.folders)
+    _networks = field_validator("document_networks")(forms.networks)
+    _plain_address = field_validator("fingerprint_engine", "billing_url", "llm_url", "mineru_url")(forms.plain_address)
+    _folder = field_validator("models_dir")(forms.folder)
+    _http_address = field_validator("hub_url", "models_url")(forms.http_address)
 
     @property
     def models_folder(self) -> Path:
         """Where pretrained models are, also while there is no such folder yet."""
-        return _expanded(Path(self.models_dir)) if self.models_dir else self.data_dir / "models"
+        return forms.absolute(Path(self.models_dir)) if self.models_dir else self.data_dir / "models"
 
     def lane_knob(self, lane: str) -> int:
         """The lane's own concurrency, before the ceiling."""

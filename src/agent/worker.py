@@ -22,6 +22,7 @@ from agent.children import Children
 from agent.desk import Desk
 from agent.documents import libraries
 from agent.errors import ConfigError
+from agent.forms import names_in
 from agent.health import must_be_writable
 from agent.heartbeat import Heartbeat
 from agent.lanes import CPU_LANES, DOCUMENT_LANES, lanes_for, load_checked, queue_name, tasks_of
@@ -38,7 +39,7 @@ from agent.processors import BaseProcessor
 from agent.processors.task import task_of
 from agent.redaction import mask_output
 from agent.redis_client import connect
-from agent.settings import SECRETS, Settings, load_settings, names_in, unknown_variables, variable
+from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
 from agent.user_children import UserChildren
 
 if TYPE_CHECKING:

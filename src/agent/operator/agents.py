@@ -13,9 +13,10 @@ from rich.table import Table
 from agent import kept
 from agent.display import duration_text
 from agent.errors import WrongUse
+from agent.forms import usable_agent_id
 from agent.hub.beats import state_of
 from agent.hub.catalogue import Catalogue, KnownAgent
-from agent.settings import Settings, load_settings, usable_agent_id
+from agent.settings import Settings, load_settings
 
 
 @click.group()

@@ -56,7 +56,7 @@ def result(service: str, record_id: int | str, content: str, *, token: int = 1, 
         **{
             "service": service,
             "record_id": str(record_id),
-            "version": version_for(service, sha(content)),
+            "version": own.get("version") or version_for(service, sha(content)),
             "token": token,
             "outcome": "done",
             "result": fields,

@@ -43,6 +43,19 @@ async def test_from_a_request_for_a_scan_to_a_row_in_the_table(
             await asyncio.sleep(0.1)
 
 
+async def test_a_result_that_is_no_strict_json_makes_no_answer_fail(client: httpx.AsyncClient) -> None:
+    """JSON as Python writes it has numbers that are none, and halves of surrogate pairs."""
+    odd = result(
+        "rank_words", 1, "", version="v", words=[float("nan"), float("inf"), 1], said="half \ud800, whole \U0001f600"
+    )
+    sent = json.dumps({"entries": [odd.model_dump()]}).replace("[NaN", "[1e999, NaN")
+    answer = await client.post(RESULTS, content=sent, headers={"content-type": "application/json"})
+    assert answer.json() == {"refused": []}
+    [row] = (await client.get("/api/results", params={"task": "rank_words"})).raise_for_status().json()["results"]
+    assert row["result"]["words"] == [None, None, None, 1]
+    assert row["result"]["said"] == "half ?, whole \U0001f600"
+
+
 async def until_queued(redis: Redis, key: str) -> None:
     async with asyncio.timeout(10):
         while not await redis.keys(f"saq:job:*:{key}"):

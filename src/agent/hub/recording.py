@@ -9,6 +9,7 @@ import json
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
@@ -21,7 +22,6 @@ from agent.phoenix.outbox import MAX_NAME, Entry, is_name
 from agent.redaction import redact_text
 
 MAX_TOKEN = 2**63 - 1
-"""Characters of a service, record id or version."""
 
 
 class EntryRefused(Exception):
@@ -93,6 +93,19 @@ def _text(value: str) -> str:
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
+def _as_json(result: Any) -> str:
+    """A result as every reader of JSON takes it: a number that is none is null, half a surrogate pair a question mark.
+
+    Without this one such result would make every answer fail that holds it.
+    """
+    text = json.dumps(result)
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(json.loads(text, parse_constant=lambda name: None))
+    if "\\ud" in text:
+        text = _text(json.dumps(json.loads(text), ensure_ascii=False))
+    return text
+
+
 def _own(connection: sa.Connection, agent_id: str, entry: Entry) -> None:
     """An agent reports about its own files and scans only."""
     owner: str | None = None
@@ -116,7 +129,7 @@ def _upsert_result(connection: sa.Connection, agent_id: str, entry: Entry) -> bo
         "agent_id": agent_id,
         "outcome": entry.outcome,
         "reason": None if entry.reason is None else redact_text(_text(entry.reason)),
-        "result": json.dumps(entry.result),
+        "result": _as_json(entry.result),
         "worker": _text(entry.worker),
         "attempts": entry.attempts,
         "started_at": entry.started_at,

@@ -41,6 +41,7 @@ from agent.redaction import mask_output
 from agent.redis_client import connect
 from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
 from agent.user_children import UserChildren
+from pipelines.files import ssh
 
 if TYPE_CHECKING:
     from agent.lanes import Task
@@ -236,11 +237,11 @@ def worker() -> None:
         log.warning("settings.unknown_variable", name=name, did_you_mean=near)
     if "process_file" in tasks_of(settings.agent_lane) and (wanted := profile_models.missing(settings)) is not None:
         log.warning("models.missing", detail=wanted, remedy=profile_models.REMEDY)
+    if "push_file" in tasks_of(settings.agent_lane):
+        ssh.sweep()
     pin_threads(settings.agent_lane)
     must_be_writable(settings.health_file)
-    if (
-        settings.ffmpeg is not None and shutil.which(settings.ffmpeg) is None
-    ):  # each file would fail, and again and again
+    if settings.ffmpeg is not None and shutil.which(settings.ffmpeg) is None:
         raise ConfigError(f"PHAZE_FFMPEG={settings.ffmpeg} is not a program; unset it or name an ffmpeg 5 or newer")
     if settings.metrics_port is not None:
         metrics.serve(settings.metrics_host, settings.metrics_port)

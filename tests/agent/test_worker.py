@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -27,6 +28,7 @@ from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.settings import load_settings
 from agent.worker import THREAD_PINS, AgentWorker
+from pipelines.files import ssh
 from pipelines.music.samples import write_samples
 from pipelines.payload import encode_path
 from tests.conftest import REPO
@@ -368,6 +370,21 @@ async def test_a_stop_that_is_said_again_and_again_does_not_end_what_is_being_fi
         await asyncio.wait_for(worker.running[0].wait(), 60)
     assert worker.running[0].returncode == 0
     assert [line["event"] for line in worker.lines()][-2:] == ["relay.not_drained", "worker.stopped"]
+
+
+async def test_what_a_killed_worker_left_of_a_push_is_gone_once_another_has_started(
+    worker: Process, tmp_path: Path
+) -> None:
+    """A key must not outlive its push until somebody pushes again."""
+    with subprocess.Popen(["true"]) as gone:
+        left = tmp_path / f"{ssh.PREFIX}{gone.pid}-left"
+    other = tmp_path / f"{ssh.PREFIX}{os.getpid()}-of-one-that-lives"
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "key").touch()
+    await worker.start(lane="io", module="agent.cli", TMPDIR=str(tmp_path))
+    assert not left.exists()
+    assert other.exists()
 
 
 async def child_of(worker: Process, pid: int) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import inspect
 import os
 import pickle
+import re
 import resource
 import signal
 import traceback
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent.symptoms import Symptom, symptom_of
+from agent.symptoms import Symptom, causes, symptom_of
 from pipelines.errors import ChildDied, TaskError
 from pipelines.lifeline import die_with_parent
 
@@ -79,13 +81,24 @@ def guarded(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
             result = asyncio.run(result)
         pickle.dumps(result)
         return result
-    except (TaskError, ChildError):
-        raise
-    except MemoryError:
-        raise ChildDied("the job passed its child process's memory cap (PHAZE_CHILD_MEMORY_MB)") from None
     except Exception as error:
+        if any(_is_out_of_memory(one) for one in causes(error)):
+            raise ChildDied("the job passed its child process's memory cap (PHAZE_CHILD_MEMORY_MB)") from None
+        if isinstance(error, TaskError | ChildError):
+            raise
         said = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         raise ChildError(said, symptom_of(error)) from None
+
+
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|cannot allocate memory|failed to map segment", re.I)
+"""What C++ says through a binding, under any Python type (essentia: ValueError), and what the loader says."""
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    foreign = isinstance(error, RuntimeError | ValueError | ImportError)
+    return isinstance(error, MemoryError) or (foreign and _OUT_OF_MEMORY.search(str(error)) is not None)
 
 
 _AT_THE_CAP = ", as native code does at its memory cap (PHAZE_CHILD_MEMORY_MB) or by a fault of its own"

@@ -32,7 +32,7 @@ def symptom_of(error: BaseException) -> Symptom | None:
 
     What a library raised `from` another exception stands for that one as well.
     """
-    for one in _causes(error):
+    for one in causes(error):
         told = getattr(one, "symptom", None)
         if told == "unreachable" or _is_status(told):
             return told
@@ -43,7 +43,8 @@ def symptom_of(error: BaseException) -> Symptom | None:
     return None
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and what it was raised from."""
     one: BaseException | None = error
     for _ in range(DEEPEST):
         if one is None:

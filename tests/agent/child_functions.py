@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import time
 
@@ -34,6 +35,17 @@ def niceness() -> int:
 
 def crash() -> None:
     ctypes.string_at(0)
+
+
+def hear_that_memory_ended(how: str) -> None:
+    """As libraries tell of it: C++ through a binding, the system, the loader, and what hides such a cause."""
+    if how == "c++":
+        raise ValueError("std::bad_alloc")
+    if how == "system":
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    if how == "loader":
+        raise ImportError("libx.so.1: failed to map segment from shared object")
+    raise InputRejected("corrupt", "it cannot be read") from MemoryError()
 
 
 def exit_at_once(code: int) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,6 +16,8 @@ import pytest
 
 from agent.children import NICER, ChildError, Children, ChildTimeout
 from pipelines.errors import ChildDied, InputRejected, NotGranted, RecordNotFoundError
+from pipelines.music.analyze import analyze
+from pipelines.music.samples import write_samples
 from pipelines.payer import spent
 from tests.agent import child_functions as work
 
@@ -46,6 +49,10 @@ async def test_a_result_comes_back(children: Children) -> None:
         (functools.partial(work.exit_at_once, 0), ChildDied, "exit code 0"),
         (functools.partial(work.exit_at_once, 3), ChildDied, "exit code 3"),
         (work.eat_memory, ChildDied, "PHAZE_CHILD_MEMORY_MB"),
+        *(
+            (functools.partial(work.hear_that_memory_ended, how), ChildDied, "PHAZE_CHILD_MEMORY_MB")
+            for how in ("c++", "system", "loader", "hidden")
+        ),
         (work.raise_odd, ChildError, "Odd: 1"),
         (work.unpicklable, ChildError, "pickle"),
         (work.reject, InputRejected, "too-short: 0.2 s"),
@@ -60,6 +67,20 @@ async def test_a_failing_child_costs_its_own_job_and_says_why(
         await children.run(60, function)
     assert await neighbour == "rested"
     assert await children.run(60, work.add, 2, 2) == 4
+
+
+@pytest.mark.parametrize("megabytes", [128, 140, 160])
+async def test_an_analysis_that_meets_the_cap_dies_of_it_however_essentia_says_so(
+    tmp_path: Path, megabytes: int
+) -> None:
+    """By the kernel, an assertion of FFTW's, or as `ValueError: std::bad_alloc`: none may be tried again for ever."""
+    song = write_samples(tmp_path)[0].path
+    children = Children(1, memory_mb=megabytes)
+    try:
+        with pytest.raises(ChildDied):
+            await children.run(60, analyze, song)
+    finally:
+        await children.close()
 
 
 async def test_an_exit_code_is_told(children: Children) -> None:

@@ -104,7 +104,7 @@ def _read(path: Path, name: str) -> Tags | None:
         with path.open("rb") as file:
             found = mutagen.File(_Named(file, name))
             return None if found is None else _collect(found)
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except Exception as error:
         if isinstance(error.__context__, OSError) and error.__context__.errno is not None:

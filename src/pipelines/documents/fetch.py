@@ -197,17 +197,23 @@ async def _unpacked(answer: httpx.Response) -> AsyncIterator[bytes]:
         raise InputRejected(
             "refused", "its server sends it packed, though asked not to, and not just by gzip or deflate"
         )
-    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32) if packed else None  # 32: by its head, gzip or zlib
-    async for block in answer.aiter_raw(BLOCK):
-        if unpacking is None:
+    if not packed:
+        async for block in answer.aiter_raw(BLOCK):
             yield block
-            continue
-        try:
+        return
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head: gzip or zlib
+    try:
+        async for block in answer.aiter_raw(BLOCK):
             while block and not unpacking.eof:
                 yield unpacking.decompress(block, BLOCK)
                 block = unpacking.unconsumed_tail
-        except zlib.error as error:
-            raise httpx.DecodingError(str(error), request=answer.request) from None
+        while not unpacking.eof:
+            held_back = unpacking.decompress(b"", BLOCK)
+            if not held_back:
+                raise zlib.error("what is packed is cut off")
+            yield held_back
+    except zlib.error as error:
+        raise httpx.DecodingError(str(error), request=answer.request) from None
 
 
 @lru_cache(maxsize=1)

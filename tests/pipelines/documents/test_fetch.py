@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from pipelines.documents.addresses import networks_of
-from pipelines.documents.fetch import Fetcher, FetchLimits
+from pipelines.documents.fetch import BLOCK, Fetcher, FetchLimits
 from pipelines.errors import InputRejected, RecordNotFoundError, TryLater
 from tests.pipelines.documents.site import Site, ok, redirect, serving
 
@@ -171,6 +171,20 @@ async def test_what_a_server_packs_although_asked_not_to_is_unpacked(name: str, 
         site.answers["/"] = ok(b"%PDF-1.7", f"content-encoding: {name}")
         with pytest.raises(TryLater, match="DecodingError"):
             await fetched(site.url())
+
+
+async def test_what_is_packed_arrives_whole_or_is_asked_for_again() -> None:
+    """Sizes about a block's, at which unpacking holds back a rest; and what is cut off anywhere."""
+    async with serving() as site:
+        for size in (BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 100, 900_000):
+            content = PDF.ljust(size, b"\0")
+            for packed in (gzip.compress(content), zlib.compress(content)):
+                site.answers["/"] = ok(packed, "content-encoding: gzip")
+                assert await fetched(site.url()) == content
+                for cut in (1, len(packed) // 2, len(packed) - 1):
+                    site.answers["/"] = ok(packed[:cut], "content-encoding: gzip")
+                    with pytest.raises(TryLater, match="DecodingError"):
+                        await fetched(site.url())
 
 
 @pytest.mark.parametrize("times", [1, 2])

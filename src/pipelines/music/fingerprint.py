@@ -37,8 +37,9 @@ PULSE_RATE = 44_100
 """Bytes a second of 8-bit sound on stdout: tells the decoded length, and ends ffmpeg when nobody reads any more
 (the fingerprint itself is only written at the very end)."""
 
-LARGE_FRAMES = ("-map", "0:a:0", "-af", "asetnsamples=n=16384:p=0")
-"""Fewer frames spare ffmpeg's threads most of their switching."""
+LARGE_FRAMES = ("-map", "0:a:0", "-af", "aformat=channel_layouts=mono|stereo,asetnsamples=n=16384:p=0")
+"""Fewer frames spare ffmpeg's threads most of their switching. Chromaprint takes two channels at most; one and two are
+left as they are, and so are their fingerprints."""
 
 
 class FingerprintPayload(FilePayload):

@@ -17,7 +17,7 @@ from pipelines.context import InlineContext, policy_of
 from pipelines.errors import InputChanged, InputRejected
 from pipelines.music.ffmpeg import ffmpeg_path
 from pipelines.music.fingerprint import Fingerprint, FingerprintPayload, fingerprint, fingerprint_file
-from pipelines.music.prints import decode_items, encode_items
+from pipelines.music.prints import compare, decode_items, encode_items
 from pipelines.music.samples import Sample
 from pipelines.payload import encode_path
 from tests.pipelines.conftest import Make, ends
@@ -94,6 +94,22 @@ def test_sound_too_short_to_print_keeps_its_hash(make: Make) -> None:
     found = fingerprint(make("blip.wav", "-f", "lavfi", "-i", "sine=duration=0.5"))
     assert (found.outcome, found.reason, found.items) == ("partial", "too-short", 0)
     assert len(found.sha256) == 64
+
+
+@pytest.mark.parametrize(
+    ("layout", "channels"), [("2.1", 3), ("quad", 4), ("5.1", 6), ("7.1", 8), ("hexadecagonal", 16)]
+)
+def test_sound_of_many_channels_has_the_print_of_its_stereo_sound(
+    make: Make, samples: list[Sample], layout: str, channels: int
+) -> None:
+    """The same in every channel, so that a downmix changes nothing but the loudness."""
+    path = samples[0].path
+    each = "|".join(f"c{number}=c0" for number in range(channels))
+    wide = fingerprint(make(f"{channels}.wav", "-i", path, "-t", "15", "-af", f"pan={layout}|{each}"))
+    plain = fingerprint(make("plain.wav", "-i", path, "-t", "15", "-af", "pan=stereo|c0=c0|c1=c0"))
+    assert (wide.outcome, wide.warnings) == ("done", [])
+    assert (wide.duration, wide.items) == (plain.duration, plain.items)
+    assert compare(decode_items(wide.raw), decode_items(plain.raw)).same
 
 
 def test_what_does_not_decode_is_rejected(tmp_path: Path) -> None:

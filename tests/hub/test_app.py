@@ -192,6 +192,9 @@ async def test_what_is_no_request_is_said_in_json(client: httpx.AsyncClient) -> 
         "'music' is not an absolute path; give the percent-encoded absolute path of a folder",
     )
     assert (await answer(json.dumps({"agent_id": AGENT, "roots": []}).encode(), "/api/scans"))[0] == 400
+    for name in ("", "half \ud800", "\0", None):
+        asked = json.dumps({"agent_id": name, "roots": ["/m"]}).encode()
+        assert await answer(asked, "/api/scans") == (400, "agent_id must name the agent that scans"), name
     missing = await client.get("/api/nothing")
     assert (missing.status_code, missing.json()) == (404, {"error": "Not Found"})
     assert (await client.get("/api/tracks", params={"key": "H"})).status_code == 400

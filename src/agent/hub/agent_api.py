@@ -18,7 +18,7 @@ from agent.hub.problems import first_problem
 from agent.hub.scans import Asked, ScanRefused, Wish
 from agent.hub.services import Services
 from agent.hub.signing import SigningRefused
-from agent.phoenix.outbox import Entry
+from agent.phoenix.outbox import Entry, is_name
 from pipelines.files.s3_signer import Wanted
 from pipelines.music.prints import decode_items
 
@@ -77,7 +77,7 @@ async def scans(request: Request) -> JSONResponse:
     """
     body = await json_body(request)
     agent_id, roots = body.get("agent_id"), body.get("roots")
-    if not isinstance(agent_id, str):
+    if not isinstance(agent_id, str) or not is_name(agent_id):
         raise HTTPException(400, "agent_id must name the agent that scans")
     services = await admit(request, agent_id)
     if (

@@ -156,7 +156,7 @@ def inverse(connection: sa.Connection, agent_id: str, batch_id: str) -> BatchPay
     """What takes back all that a batch has done and no undo has taken back yet. Raises BatchRefused."""
     batch = read(connection, batch_id)
     if batch is None or batch.agent_id != agent_id:
-        raise BatchRefused(f"this agent has no batch {batch_id}; `phaze batches` lists them")
+        raise BatchRefused(f"this agent has no batch {batch_id}; `phaze batches list` shows them")
     if batch.state == OPEN:
         raise BatchRefused(f"batch {batch_id} is not over yet; see `phaze why {BATCH}:{batch_id}`")
     undone: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 from typing import Any
 
@@ -90,6 +91,23 @@ def main(args: list[str] | None = None) -> Any:
 
         click.echo(f"phaze: {clean(str(error))}", err=True)
         sys.exit(error.exit_code)
+    except OSError:
+        if (trouble := _lost_output()) is None:
+            raise
+        click.echo(f"phaze: the output could not be written ({trouble}); is its disk full?", err=True)
+        sys.exit(1)
+
+
+def _lost_output() -> str | None:
+    """Why nothing more can be written to standard output; None if it can."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # else Python would try once more at its end
+        return error.strerror or type(error).__name__
+    return None
 
 
 if __name__ == "__main__":

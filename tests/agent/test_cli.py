@@ -123,6 +123,16 @@ def test_a_name_that_is_no_text_hides_no_other_line_where_the_terminal_takes_onl
     assert "other.mp3 is gone" in listed.stdout
 
 
+@pytest.mark.parametrize("command", [["settings"], ["doctor", "--json"], ["--help"]])
+def test_an_output_on_a_full_disk_is_one_line(command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "agent.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.stderr == "phaze: the output could not be written (No space left on device); is its disk full?\n"
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("command", [["worker"], ["watch", "/"]])
 @pytest.mark.parametrize("place", ["no/folder/healthy", "."])
 def test_a_health_file_that_cannot_be_touched_stops_the_start(

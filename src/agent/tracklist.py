@@ -3,6 +3,7 @@ sets that have been listened to already."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -147,18 +148,21 @@ def _name(track: SetTrack) -> str:
 
 
 def write(found: Tracklist, file: Path, folder: Path, text: str) -> list[Path]:
-    """NAME.phaze.cue and NAME.phaze.json, each whole or not at all. Raises OSError."""
+    """NAME.phaze.cue and NAME.phaze.json, both whole, or neither is touched. Raises OSError."""
     from pipelines.music.tracklists import OURS, Written, cue_sheet
 
     rows = [Written(track.start, track.artist, track.title) for track in found.tracks]
     name = os.fsencode(file.name).decode("utf-8", "replace")
     cue = folder / f"{file.stem}{OURS}"
-    for path, content in ((cue, cue_sheet(name, rows)), (cue.with_suffix(".json"), f"{text}\n")):
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            draft.write_text(content, "utf-8")
+    contents = {cue: cue_sheet(name, rows), cue.with_suffix(".json"): f"{text}\n"}
+    drafts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    try:
+        for path, draft in drafts.items():  # what does not fit on the disk shows here
+            draft.write_text(contents[path], "utf-8")
+        for path, draft in drafts.items():
             draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    return [cue, cue.with_suffix(".json")]
+    finally:
+        for draft in drafts.values():
+            with contextlib.suppress(OSError):
+                draft.unlink()
+    return list(drafts)

@@ -154,3 +154,15 @@ def test_a_file_that_is_no_sound_and_a_folder_that_is_full_are_one_line(
     with pytest.raises(OSError, match="too long"):
         write(Tracklist(), tmp_path / ("x" * 250 + ".mp3"), tmp_path, "{}")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_of_the_two_files_of_a_tracklist_both_are_written_or_none(tmp_path: Path) -> None:
+    cue, listing = tmp_path / "set.phaze.cue", tmp_path / "set.phaze.json"
+    cue.write_text("an older one")
+    with pytest.raises(UnicodeEncodeError):
+        write(Tracklist(), tmp_path / "set.mp3", tmp_path, "what cannot be written: \ud800")
+    assert [path.name for path in tmp_path.iterdir()] == [cue.name]
+    assert cue.read_text() == "an older one"
+    assert write(Tracklist(), tmp_path / "set.mp3", tmp_path, "{}") == [cue, listing]
+    assert sorted(tmp_path.iterdir()) == [cue, listing]
+    assert cue.read_text() != "an older one"

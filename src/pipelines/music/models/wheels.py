@@ -46,7 +46,9 @@ def fetch(wheel: Wheel, folder: Path) -> Path:
         raise WheelError(f"pip did not fetch {wheel.requirement} in {FETCH_SECONDS:.0f} s; try again") from None
     found = next(folder.glob("*.whl"), None)
     if done.returncode or found is None:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
+        lines = done.stderr.splitlines()
+        # Before a traceback, as of a full disk, it says no more than that there was an exception.
+        said = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"] or lines[-1:]
         raise WheelError(f"pip could not fetch {wheel.requirement}: {'; '.join(said)[:300] or 'it gave no reason'}")
     if sha256_of(found) != wheel.sha256:
         raise WheelError(f"{found.name} is not the file that its authors published (sha256 {sha256_of(found)})")

@@ -273,3 +273,6 @@ def test_a_wheel_that_cannot_be_had_is_told(tmp_path: Path, monkeypatch: pytest.
     assert MODELS["musicnn"].wheel is not None
     with pytest.raises(WheelError, match=r"pip could not fetch musicnn==0\.1\.0"):
         fetch(MODELS["musicnn"].wheel, tmp_path)
+    (tmp_path / "a file").touch()
+    with pytest.raises(WheelError, match=r"pip could not fetch musicnn==0\.1\.0: .*Not a directory"):
+        fetch(MODELS["musicnn"].wheel, tmp_path / "a file" / "below it")

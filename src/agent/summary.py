@@ -76,6 +76,11 @@ class Summary:
         return [track for track in self.tracks if track.pending or "skipped" in _outcomes(track)]
 
     @property
+    def partial(self) -> list[Track]:
+        """Tracks of which a task could do a part only (a file that breaks off, an unknown format of tags)."""
+        return [track for track in self.tracks if "partial" in _outcomes(track)]
+
+    @property
     def scan_problems(self) -> list[tuple[str, str]]:
         """(path, reason) of what scans could not read."""
         lines = []
@@ -128,6 +133,7 @@ class Summary:
             "tracks": len(self.tracks),
             "rejected": len(self.rejected),
             "unfinished": len(self.unfinished),
+            "partial": len(self.partial),
             "retrying": self.retrying,
             "held": self.held,
             "scan_problems": [{"path": path, "reason": reason} for path, reason in self.scan_problems],
@@ -173,6 +179,7 @@ class Summary:
         for title, rows in (
             ("rejected", [(track.path, problem_text(track)) for track in self.rejected]),
             ("unfinished", [(track.path, problem_text(track)) for track in self.unfinished]),
+            ("in part", [(track.path, problem_text(track)) for track in self._only_partial()]),
             ("retrying", [(str(row.get("path")), _retry_text(row)) for row in self.retrying]),
             ("not read", self.scan_problems),
         ):
@@ -182,6 +189,11 @@ class Summary:
                 if len(rows) > 20:
                     lines.append(f"  ... and {len(rows) - 20:,} more")
         return lines + [f"jobs wait: {said}" for said in self.held.values()]
+
+    def _only_partial(self) -> list[Track]:
+        """Those that no line before tells of."""
+        told = {track.id for track in [*self.rejected, *self.unfinished]}
+        return [track for track in self.partial if track.id not in told]
 
     def _speed(self) -> str:
         analysed = [row for row in self.work if row.service == ANALYSIS]

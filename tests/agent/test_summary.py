@@ -37,6 +37,25 @@ def test_only_sound_that_was_analysed_is_counted() -> None:
     assert "3.0 minutes of audio" in "\n".join(summary.lines(2))
 
 
+def test_every_track_that_the_table_shows_in_red_has_one_line_below_it() -> None:
+    ends = {"whole": "done", "cut off": "partial", "corrupt": "rejected"}
+    with Catalogue(load_settings().data_dir) as catalogue:
+        catalogue.register_agent(AGENT, TOKEN)
+        scan(catalogue, "/m", [seen(f"/m/{name}", name) for name in ends])
+        entries = [
+            result(service, number, name, outcome=end, reason=None if end == "done" else "why")
+            for number, (name, end) in enumerate(ends.items(), 1)
+            for service in (METADATA, FINGERPRINT, ANALYSIS)
+        ]
+        entries[-1] = result(ANALYSIS, 3, "corrupt", outcome="partial", reason="why")
+        assert catalogue.record(AGENT, entries) == [None] * len(entries)
+    summary = Summary.of(load_settings(), [Path("/m")], since=time.time(), status={})
+    lines = summary.lines(2)
+    assert "  /m/cut off: tags, fingerprint, analysis partial: why" in lines[lines.index("in part: 1 path") :]
+    assert [sum(f"/m/{name}:" in line for line in lines) for name in ends] == [0, 1, 1]
+    assert summary.as_json()["partial"] == 2
+
+
 def test_what_was_passed_over_is_told_by_kind() -> None:
     with Catalogue(load_settings().data_dir) as catalogue:
         catalogue.register_agent(AGENT, TOKEN)

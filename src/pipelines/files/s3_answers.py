@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -22,8 +23,12 @@ REMEDIES = {
     "SignatureDoesNotMatch": "set PHAZE_S3_SECRET_ACCESS_KEY and PHAZE_S3_REGION",
     "PermanentRedirect": "set PHAZE_S3_REGION to the bucket's",
     "AuthorizationHeaderMalformed": "set PHAZE_S3_REGION to the bucket's",
+    "AuthorizationQueryParametersError": "set PHAZE_S3_REGION to the bucket's, and the clock of the hub's machine",
     "NotImplemented": "if it is about a checksum, set PHAZE_S3_CHECKSUM=md5",
 }
+_ADDRESS = re.compile(r"(https?://)(?:[^/?#@]*@)?([A-Za-z0-9.:\[\]-]{1,255})(?=[/?#]|$)")
+"""Scheme and host of a location: what follows may hold a signature."""
+
 FORBIDDEN = "let the credentials of PHAZE_S3_* do this to the bucket (docs/transfers.md lists the permissions)"
 
 
@@ -82,8 +87,20 @@ def trouble(answer: Answer, doing: str, host: str) -> Exception | None:
         return InputRejected("name-too-long", said)
     if code == "InvalidRequest":
         return Misfit(f"{said}; see the store's own log")
-    remedy = REMEDIES.get(code) or (FORBIDDEN if answer.status in (401, 403) else "see the store's own log")
-    return Refused(f"{said}; {remedy}")
+    return Refused(f"{said}; {_remedy(answer)}")
+
+
+def _remedy(answer: Answer) -> str:
+    """What an operator can do. An answer to HEAD has no body, so that its headers must say it."""
+    region = answer.headers.get("x-amz-bucket-region", "")
+    if 300 <= answer.status <= 400 and re.fullmatch(r"[a-z0-9-]{1,40}", region):
+        return f"set PHAZE_S3_REGION to the bucket's, {region}"
+    if found := REMEDIES.get(answer.code):
+        return found
+    if 300 <= answer.status < 400:
+        to = _ADDRESS.match(answer.headers.get("location", ""))
+        return f"it sends to {to[1] + to[2] if to else 'another place'}; set PHAZE_S3_ENDPOINT to where the store is"
+    return FORBIDDEN if answer.status in (401, 403) else "see the store's own log"
 
 
 def upload_id_of(answer: Answer) -> str:

@@ -194,6 +194,29 @@ async def test_a_missing_bucket_is_told(bucket: Bucket, tmp_path: Path) -> None:
         await send(bucket, payload_of(make_file(tmp_path, 10)), bucket="nowhere")
 
 
+@pytest.mark.parametrize(
+    ("status", "header", "remedy"),
+    [
+        ("301 Moved Permanently", "x-amz-bucket-region: eu-west-2", "set PHAZE_S3_REGION to the bucket's, eu-west-2"),
+        ("400 Bad Request", "x-amz-bucket-region: eu-west-2", "set PHAZE_S3_REGION to the bucket's, eu-west-2"),
+        ("301 Moved", "location: https://me:pw@s3.example:9/a?X-Amz-Signature=7", "it sends to https://s3.example:9;"),
+        ("307 Temporary Redirect", "location: /elsewhere?X-Amz-Signature=7", "set PHAZE_S3_ENDPOINT"),
+        ("302 Found", "location: https://[", "set PHAZE_S3_ENDPOINT"),
+    ],
+)
+async def test_a_store_that_sends_elsewhere_names_the_setting_and_no_secret(
+    bucket: Bucket, tmp_path: Path, proxy: FaultyProxy, status: str, header: str, remedy: str
+) -> None:
+    """The first question is a HEAD, whose answer has no body."""
+    proxy.faults = [Fault(lambda request: request.kind == "head", times=99, answer=answer(status, "", header))]
+    with pytest.raises(Refused) as caught:
+        await send(bucket, payload_of(make_file(tmp_path, 10)))
+    assert remedy in str(caught.value)
+    assert "Signature" not in repr(caught.value)
+    assert "pw" not in repr(caught.value)
+    assert proxy.kinds() == ["head"]
+
+
 async def test_a_connection_that_hangs_is_given_up_after_the_stall(
     bucket: Bucket, tmp_path: Path, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

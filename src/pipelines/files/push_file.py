@@ -3,20 +3,23 @@
 The file arrives at its path below the scan's root, below `destination`: `/music/a/b.mp3` found below `/music` becomes
 `<destination>/a/b.mp3`. A run that is cut off leaves what has arrived in a folder `.phaze-partial` beside it, and the
 next one sends what is missing. The far side puts the whole file in place at once, over an older one of that name.
+Where no next one follows (the file is gone, changed or refused), what has arrived is removed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.errors import InputChanged
+from pipelines.errors import InputChanged, InputRejected, RecordNotFoundError, TaskError
 from pipelines.files import rsync, ssh
 from pipelines.files.digests import digest
 from pipelines.files.rsync import Stats
@@ -36,6 +39,9 @@ from pipelines.payload import FilePayload, TaskResult, decode_path, encode_path
 
 PASSES = 3
 """Times that a file is sent before it is said that it does not arrive as it is."""
+
+FORGETTING = 45.0
+"""Seconds to remove what has arrived of a file that can come to nothing; after them it is left there."""
 
 Verified = Literal["far-sha256", "rsync-checksum"]
 
@@ -95,13 +101,24 @@ async def push_file(ctx: TaskContext, payload: PushPayload) -> Push:
     """The file in its place on the other machine, compared with ours.
 
     Raises InputChanged, RecordNotFoundError, InputRejected (`host-key-changed`, `host-key-unknown`,
-    `host-key-unreadable`, `name-too-long`, `name-not-allowed`, `too-large`, `not-a-file`); and what is retried:
-    ToolMissing (here or there), Unreachable, Stalled, Refused, Mismatch, Unreadable, NotGranted.
+    `host-key-unreadable`, `name-too-long`, `name-not-allowed`, `too-large`, `not-a-file`), each after what has arrived
+    is removed, as far as it can be; and what is retried: ToolMissing (here or there), Unreachable, Stalled, Refused,
+    Mismatch, Unreadable, NotGranted.
     """
     ssh.sweep()
     for name in ("rsync", "ssh"):
         ssh.tool(name)
-    await look(payload)
+    try:
+        await look(payload)
+        async with _folder_for(ctx, payload) as folder:
+            return await _Pushing(ctx, payload, folder).run()
+    except (InputChanged, InputRejected, RecordNotFoundError):
+        await _forget(ctx, payload)
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _folder_for(ctx: TaskContext, payload: PushPayload) -> AsyncIterator[Path]:
     answer = await ctx.ask("ssh-key", {"host": payload.host})
     with ssh.private_folder(
         host=payload.host,
@@ -111,7 +128,21 @@ async def push_file(ctx: TaskContext, payload: PushPayload) -> Push:
         host_keys=payload.host_keys,
         stall=payload.stall,
     ) as folder:
-        return await _Pushing(ctx, payload, folder).run()
+        yield folder
+
+
+async def _forget(ctx: TaskContext, payload: PushPayload) -> None:
+    """Remove what earlier runs have left of the file on the far side; what fails is left there."""
+    with contextlib.suppress(TaskError, OSError, TimeoutError):
+        async with asyncio.timeout(FORGETTING), _folder_for(ctx, payload) as folder:
+            far_folder, name = os.path.split(far_path(payload))
+            await ssh.remove(folder, b"/".join((far_folder, rsync.PARTIAL.encode(), name)), FORGETTING)
+
+
+def far_path(payload: PushPayload) -> bytes:
+    """Where the file lies on the other machine."""
+    _, name = rsync.below(decode_path(payload.path), decode_path(payload.root))
+    return os.fsencode(decode_path(payload.destination)).rstrip(b"/") + b"/" + name
 
 
 class _Pushing:
@@ -136,7 +167,7 @@ class _Pushing:
             await self._ctx.check()
             await self._send([] if number == 1 else ["--ignore-times"])
             await self._ctx.progress(1.0, "comparing")
-            found = await ssh.sha256_of(self._folder, self._far_path(), self._limit)
+            found = await ssh.sha256_of(self._folder, far_path(payload), self._limit)
             await look(payload, before)
             if found == expected:
                 return self._result("far-sha256", expected, number)
@@ -198,14 +229,11 @@ class _Pushing:
             raise await on_disk(explained, error, self._payload) from error
         return found.sha256.hex()
 
-    def _far_path(self) -> bytes:
-        return self._destination.rstrip(b"/") + b"/" + self._name
-
     def _result(self, verified: Verified, sha256: str, passes: int) -> Push:
         seconds = time.monotonic() - self._started
         return Push(
             host=self._payload.host,
-            path=encode_path(self._far_path()),
+            path=encode_path(far_path(self._payload)),
             sha256=sha256,
             verified=verified,
             bytes=self._payload.size,

@@ -254,3 +254,12 @@ async def sha256_of(folder: Path, path: bytes, limit: float) -> str | None:
         if done.code == 0 and match:
             return match[1].decode()
     return None
+
+
+async def remove(folder: Path, path: bytes, limit: float) -> None:
+    """Remove one of the far side's files, and its folder if nothing else is in it; no error if they are not there.
+
+    The path goes the way of `sha256_of`; the far `sh` sees it as `$0` alone. Raises Stalled.
+    """
+    script = """xargs -0 sh -c 'rm -f -- "$0" && rmdir -- "${0%/*}"'"""
+    await run(folder, [tool("ssh"), "-F", "./config", FAR, script], stdin=path + b"\0", limit=limit)

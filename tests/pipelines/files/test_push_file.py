@@ -166,6 +166,40 @@ async def test_a_push_that_is_killed_goes_on_where_it_was(far: FarSide, music: P
     assert not partial.parent.exists()
 
 
+@pytest.mark.parametrize("name", [b"a b.mp3", NAMES[2], NAMES[3], NAMES[4]], ids=range(4))
+async def test_of_a_file_that_goes_or_changes_half_way_nothing_is_left_over_there(
+    far: FarSide, music: Path, there: Path, name: bytes
+) -> None:
+    path = make_file(music, 4 * MIB, name)
+    payload = payload_for(far, path, there)
+    partial = there / rsync.PARTIAL / path.name
+    for change in (lambda: path.write_bytes(b"another"), path.unlink):
+        partial.parent.mkdir()
+        partial.write_bytes(b"what has arrived of it")
+        (partial.parent / "of another file").touch()
+        change()
+        (music / "other").touch()
+        with pytest.raises((InputChanged, RecordNotFoundError)):
+            await push(far, payload)
+        assert [left.name for left in partial.parent.iterdir()] == ["of another file"]
+        (partial.parent / "of another file").unlink()
+        partial.write_bytes(b"what has arrived of it")
+        with pytest.raises((InputChanged, RecordNotFoundError)):
+            await push(far, payload)
+        assert list(there.iterdir()) == []
+
+
+async def test_a_file_that_is_gone_is_a_dead_letter_though_the_far_side_is_away(
+    far: FarSide, music: Path, there: Path
+) -> None:
+    path = make_file(music, 10)
+    payload = payload_for(far, path, there, port=1)
+    path.rename(music / "other")
+    for asked in (context(far), Context({})):
+        with pytest.raises(RecordNotFoundError):
+            await push_file(asked, payload)
+
+
 async def test_a_line_that_is_cut_or_falls_silent_is_told_and_retried(far: FarSide, music: Path, there: Path) -> None:
     path = make_file(music, 4 * MIB)
     async with faulty_line(far.port) as line:

@@ -3,8 +3,8 @@
 Loudness is EBU R128 (ITU-R BS.1770-4) by ffmpeg's `ebur128`, on a branch pinned to stereo: the mono downmix reads
 about 0.8 LU low. Imports numpy, so only child processes import this module.
 
-Reasons for refusal, besides those of `probe`: `corrupt` (recognised, yet nothing decodes), `too-long`, `too-slow`,
-`decoder-crash`.
+Reasons for refusal, besides those of `probe`: `corrupt` (recognised, yet nothing decodes), `unsupported` (channels
+that nobody can mix), `too-long`, `too-slow`, `decoder-crash`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.errors import InputRejected
 from pipelines.music.ffmpeg import input_arguments
 from pipelines.music.limits import decode_budget, is_short
 from pipelines.music.probe import Probe, probe
-from pipelines.music.stream import FfmpegStream
+from pipelines.music.stream import FfmpegStream, nothing_decoded
 
 Samples = NDArray[np.float32]
 
@@ -111,7 +110,7 @@ class Decoder:
     def _close_measures(self) -> None:
         log, found = self._stream.log, self.measures
         if not self._samples:
-            raise InputRejected("corrupt", log.last_error() or "nothing could be decoded")
+            raise nothing_decoded(log)
         found.duration = self._samples / RATE
         first = self._samples if self._first is None else self._first
         found.leading_silence = first / RATE

@@ -12,14 +12,14 @@ from pathlib import Path
 from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
-from pipelines.errors import InputChanged, InputRejected
+from pipelines.errors import InputChanged
 from pipelines.music.duplicates import PrintLike, duplicate_groups
 from pipelines.music.ffmpeg import ffmpeg_path, ffmpeg_version, input_arguments, regular_file
 from pipelines.music.limits import decode_budget, decode_seconds, is_short
 from pipelines.music.on_file import on_file
 from pipelines.music.prints import Match, compare, encode_items
 from pipelines.music.probe import probe
-from pipelines.music.stream import SIDE, FfmpegStream
+from pipelines.music.stream import SIDE, FfmpegStream, nothing_decoded
 from pipelines.payload import FilePayload, TaskResult, decode_path
 
 __all__ = [
@@ -79,7 +79,7 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
         for block in stream.blocks(1 << 16):
             decoded += len(block)
     if not decoded:
-        raise InputRejected("corrupt", stream.log.last_error() or "nothing could be decoded")
+        raise nothing_decoded(stream.log)
     words = array("I", bytes(stream.side[: len(stream.side) // 4 * 4]))  # the muxer writes the machine's own order
     result = Fingerprint(
         sha256=digest,

@@ -38,6 +38,9 @@ CRASHES = frozenset(
 )
 """What a program does to itself; any other signal comes from outside."""
 
+_NO_LAYOUT = re.compile(r"Rematrix is needed between (\d+) channels and \S+ but there is not enough information")
+"""What swresample says of channels that it cannot mix, for nothing says where each of them stands (9, 11, 20 ...)."""
+
 _SIGNAL = re.compile(r"Exiting normally, received signal (\d+)")
 
 
@@ -77,6 +80,14 @@ class Log:
                 if level in line:
                     return line.rpartition(level)[2][:300]
         return ""
+
+
+def nothing_decoded(log: Log) -> InputRejected:
+    """Why a file that was recognised gave no sound at all, for whoever asks to raise."""
+    for line in log.lines():
+        if found := _NO_LAYOUT.search(line):
+            return InputRejected("unsupported", f"{found[1]} channels, and nothing says where each of them stands")
+    return InputRejected("corrupt", log.last_error() or "nothing could be decoded")
 
 
 class FfmpegStream:

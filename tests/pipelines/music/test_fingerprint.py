@@ -7,14 +7,18 @@ import hashlib
 import signal
 import subprocess
 import sys
+import wave
 from array import array
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from pipelines.context import InlineContext, policy_of
 from pipelines.errors import InputChanged, InputRejected
+from pipelines.music.analyze import analyze
 from pipelines.music.ffmpeg import ffmpeg_path
 from pipelines.music.fingerprint import Fingerprint, FingerprintPayload, fingerprint, fingerprint_file
 from pipelines.music.prints import compare, decode_items, encode_items
@@ -110,6 +114,19 @@ def test_sound_of_many_channels_has_the_print_of_its_stereo_sound(
     assert (wide.outcome, wide.warnings) == ("done", [])
     assert (wide.duration, wide.items) == (plain.duration, plain.items)
     assert compare(decode_items(wide.raw), decode_items(plain.raw)).same
+
+
+@pytest.mark.parametrize("ask", [fingerprint, analyze])
+def test_channels_that_nobody_can_mix_are_unsupported_and_not_corrupt(
+    tmp_path: Path, ask: Callable[[Path], Any]
+) -> None:
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setnchannels(9)
+        file.setsampwidth(2)
+        file.setframerate(44_100)
+        file.writeframes(bytes(range(1, 19)) * 44_100)
+    with pytest.raises(InputRejected, match="unsupported: 9 channels"):
+        ask(tmp_path / "a.wav")
 
 
 def test_what_does_not_decode_is_rejected(tmp_path: Path) -> None:

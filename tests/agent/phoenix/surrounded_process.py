@@ -1,7 +1,7 @@
 """A worker with all that surrounds a task, to be stopped and starved: `python -m ... URL LEASE`.
 
 `ends` passes its time and is cancelled, `lasts` has hours; both lean on a circuit. `busy` keeps the event loop from all
-else, a tenth of a second of processor time at once.
+else, a fraction of a second of processor time at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.agent.phoenix.surrounded import surrounding_worker
 
 NAME = "surrounded"
 ENDS_AFTER = 3.0
+SLICE = 0.02
 BEGAN = "a body began\n"
 
 
@@ -42,7 +43,7 @@ async def busy(ctx: TaskContext, payload: Payload) -> TaskResult:
     await asyncio.sleep(1.0)  # others may begin
     sys.stderr.write(BEGAN)
     while True:
-        until = time.thread_time() + 0.1
+        until = time.thread_time() + SLICE
         while time.thread_time() < until:
             pass
         await asyncio.sleep(0)

@@ -255,15 +255,17 @@ from pipelines.music.models.listen import Listener
 models = Listener.installed(Path(sys.argv[1]))
 for _ in range(3):
     models.hear((np.random.default_rng(1).standard_normal(60 * 44100) * 0.1).astype("float32"))
-status = Path("/proc/self/status").read_text("ascii")
-print(int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) // 1024)
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text("ascii").splitlines())
+print((int(status["VmHWM"].split()[0]) - int(status["RssFile"].split()[0])) // 1024)
 """
+"""Prints the peak in MB, without the pages of libraries: 80 or 190 MB of TensorFlow's, as the machine's cache has them,
+which all processes share."""
 
 
-def test_models_keep_within_400_mb(real: Path) -> None:
+def test_models_take_no_more_than_350_mb_of_their_own(real: Path) -> None:
     argv = [sys.executable, "-c", MEMORY, str(real)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=100)
-    assert int(done.stdout) < 400
+    assert int(done.stdout) < 350
 
 
 def test_a_wheel_that_cannot_be_had_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

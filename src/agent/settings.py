@@ -218,6 +218,12 @@ class Settings(BaseSettings):
         description="The model that router and parser ask besides their rules, at PHAZE_LLM_URL, at the user's cost; "
         "unset: rules alone.",
     )
+    document_model_seconds: float = Field(
+        120.0,
+        ge=1,
+        le=3600,
+        description="Seconds that one answer of that model may take (at most 8,192 tokens).",
+    )
     mineru_url: forms.MaybeStr = Field(
         None, description="Address of a mineru-api (4.0 or later) that reads documents; unset: they are read here."
     )

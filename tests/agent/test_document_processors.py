@@ -13,7 +13,7 @@ from agent.processors.grouper import Grouper
 from agent.processors.inline import process_inline
 from agent.processors.parser import Parser
 from agent.processors.router import Router
-from pipelines.documents.parser import ModelChoice
+from pipelines.documents.parser import ModelChoice, parse_seconds
 from pipelines.documents.samples import write_samples
 from pipelines.errors import InputRejected, NotGranted, RecordNotFoundError
 from pipelines.payload import encode_path
@@ -104,3 +104,11 @@ def test_no_model_is_asked_unless_one_is_named() -> None:
     assert ModelChoice.of({"PHAZE_DOCUMENT_MODEL": "m"}) == ModelChoice(base_url="https://api.openai.com/v1", name="m")
     chosen = ModelChoice.of({"PHAZE_DOCUMENT_MODEL": "m", "PHAZE_LLM_URL": "http://llm/v1"})
     assert chosen == ModelChoice(base_url="http://llm/v1", name="m")
+
+
+def test_a_slow_model_gets_the_time_it_is_given_and_so_do_its_jobs() -> None:
+    chosen = ModelChoice.of({"PHAZE_DOCUMENT_MODEL": "m", "PHAZE_DOCUMENT_MODEL_SECONDS": "600"})
+    assert chosen is not None
+    assert chosen.as_model().timeout == 600
+    usual = ModelChoice(base_url="http://llm/v1", name="m")
+    assert parse_seconds(2, chosen) - parse_seconds(2, None) == 5 * (parse_seconds(2, usual) - parse_seconds(2, None))

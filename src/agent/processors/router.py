@@ -13,7 +13,7 @@ from agent.processors.base import BaseProcessor, Record
 from pipelines.context import Policy
 from pipelines.documents import router
 from pipelines.documents.categories import classified_by
-from pipelines.documents.llm import Client, Model
+from pipelines.documents.llm import Client
 from pipelines.documents.llm_errors import AnswerCut, BadAnswer, ModelBusy, ModelRefused
 from pipelines.documents.parser import ModelChoice, reported
 from pipelines.documents.router_settings import RouterSettings
@@ -48,7 +48,7 @@ class Router(BaseProcessor):
         if choice is None:
             routed = await router.run(url=asked.url, path=path, settings=settings, context=self.context)
         else:
-            async with Client(Model(base_url=choice.base_url, name=choice.name), reported) as client:
+            async with Client(choice.as_model(), reported) as client:
                 # What a page is about is a hint: a model that is away holds no document up.
                 model = classified_by(client, self._key, (ModelRefused, AnswerCut, BadAnswer), (ModelBusy,))
                 routed = await router.run(

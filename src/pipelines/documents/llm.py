@@ -154,7 +154,11 @@ class Client:
                         self._tell("busy", {})
                         raise ModelBusy(f"{self.model.host} answered more than {LARGEST_ANSWER >> 20} MB")
                 return response, content
-        except (httpx.HTTPError, TimeoutError) as error:
+        except (httpx.ReadTimeout, TimeoutError):
+            self._tell("busy", {})
+            within = f"{self.model.timeout:g} s; PHAZE_DOCUMENT_MODEL_SECONDS gives it more"
+            raise ModelBusy(f"{self.model.host} does not answer within {within}") from None
+        except httpx.HTTPError as error:
             self._tell("busy", {})
             raise ModelBusy(f"{self.model.host} does not answer: {type(error).__name__}") from None
 

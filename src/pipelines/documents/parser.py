@@ -24,10 +24,11 @@ from pipelines.payer import spent
 from pipelines.payload import Payload, PlainAddress, TaskResult
 
 if TYPE_CHECKING:
-    from pipelines.documents.llm import OnUsage, Usage
+    from pipelines.documents.llm import Model, OnUsage, Usage
 
 SECONDS_A_PAGE = 5.0
-MODEL_SECONDS_A_PAGE = 300.0
+ANSWERS_A_PAGE = 2.5
+"""Of a model, the longest ones; a page that wants more of them ends its job, which is tried again."""
 LONGEST = 4 * 3600.0
 OPENAI = "https://api.openai.com/v1"
 
@@ -38,12 +39,25 @@ class ModelChoice(BaseModel):
     base_url: PlainAddress
     """Before `/chat/completions`, without user or password: it is shown."""
     name: str
+    seconds: float = Field(120.0, ge=1, le=3600)
+    """For one answer in all."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> ModelChoice | None:
-        """PHAZE_DOCUMENT_MODEL at PHAZE_LLM_URL; None: no model is named. Raises ValueError for what is no address."""
-        name = variables.get("PHAZE_DOCUMENT_MODEL")
-        return cls(base_url=variables.get("PHAZE_LLM_URL") or OPENAI, name=name) if name else None
+        """PHAZE_DOCUMENT_MODEL at PHAZE_LLM_URL, with PHAZE_DOCUMENT_MODEL_SECONDS; None: no model is named.
+
+        Raises ValueError for what is no address or no such time.
+        """
+        if not (name := variables.get("PHAZE_DOCUMENT_MODEL")):
+            return None
+        given = {"seconds": seconds} if (seconds := variables.get("PHAZE_DOCUMENT_MODEL_SECONDS")) else {}
+        return cls.model_validate({"base_url": variables.get("PHAZE_LLM_URL") or OPENAI, "name": name, **given})
+
+    def as_model(self) -> Model:
+        """What a client asks."""
+        from pipelines.documents.llm import Model
+
+        return Model(base_url=self.base_url, name=self.name, timeout=self.seconds)
 
 
 class ParsePayload(Payload):
@@ -99,7 +113,7 @@ async def parse_pages(
     if model is None:
         return result
     from pipelines.documents.by_model import merged, read_by_model
-    from pipelines.documents.llm import Client, Model
+    from pipelines.documents.llm import Client
 
     def used(usage: Usage) -> None:
         result.tokens.attempts += 1
@@ -109,7 +123,7 @@ async def parse_pages(
             on_usage(usage)
 
     habits = await context.child(conventions, pages)
-    async with Client(Model(base_url=model.base_url, name=model.name), used) as client:
+    async with Client(model.as_model(), used) as client:
         for page in pages:
             found, troubles = await read_by_model(client, page, habits, key, context)
             result.facts = merged(result.facts, found)
@@ -121,12 +135,9 @@ async def parse_pages(
 
 def model_of_the_environment() -> tuple[ModelChoice | None, SecretStr | None]:
     """OPENAI_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY; no model unless one is named."""
-    name = os.environ.get("OPENAI_MODEL", "")
-    if not name:
-        return None, None
-    key = os.environ.get("OPENAI_API_KEY", "")
-    base_url = os.environ.get("OPENAI_BASE_URL", "") or OPENAI
-    return ModelChoice(base_url=base_url, name=name), SecretStr(key) if key else None
+    name, base_url, key = (os.environ.get(f"OPENAI_{what}", "") for what in ("MODEL", "BASE_URL", "API_KEY"))
+    model = ModelChoice.of({**os.environ, "PHAZE_DOCUMENT_MODEL": name, "PHAZE_LLM_URL": base_url})
+    return model, SecretStr(key) if model and key else None
 
 
 async def run(
@@ -148,8 +159,8 @@ def reported(usage: Usage) -> None:
 
 
 def parse_seconds(pages: int, model: ModelChoice | None) -> float:
-    """60 s, and 5 s a page; 300 s a page more where a model is asked."""
-    each = SECONDS_A_PAGE + (MODEL_SECONDS_A_PAGE if model else 0)
+    """60 s, and 5 s a page; with a model the time of 2.5 of its answers a page more."""
+    each = SECONDS_A_PAGE + (ANSWERS_A_PAGE * model.seconds if model else 0)
     return min(LONGEST, 60 + each * pages)
 
 

@@ -194,7 +194,7 @@ def convert(
     if first is None or second is None or (FEU in unit) != (FEU in to):
         return None
     for bridge in _bridges(molar_mass, charge):
-        bridged = first * bridge
+        bridged: pint.Quantity[float] = first * bridge
         if bridged.check(second.dimensionality):
             return float(value * (bridged / second).to_base_units().magnitude)
     return None

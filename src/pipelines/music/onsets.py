@@ -159,8 +159,8 @@ def _block(spectra: Spectra, size: Array, unit: Spectra, banks: Banks) -> tuple[
     change = np.abs(size[past] - spectra[present] * np.conj(unit[past] ** 2 * np.conj(unit[:-4:2]))).sum(1)
     power = np.square(size[present])
     return (
-        change,
-        np.sqrt(power.sum(1)) / BINS,
+        change.astype(np.float32, copy=False),
+        (np.sqrt(power.sum(1)) / BINS).astype(np.float32, copy=False),
         power @ banks.mel,
         size[4:, GAIN_BINS].copy(),
         (np.square(emphasis.real) + np.square(emphasis.imag)) @ banks.erb,

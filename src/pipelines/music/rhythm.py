@@ -133,7 +133,7 @@ def octave_clues(
     def at(moments: NDArray[np.float64]) -> NDArray[np.float64]:
         frames = np.round(moments * rate).astype(int) - 1
         inside = frames[(frames >= 0) & (frames < len(pulse))]
-        return np.array([pulse[max(0, frame - near) : frame + near + 1].max() for frame in inside] or [0.0])
+        return np.array([float(pulse[max(0, frame - near) : frame + near + 1].max()) for frame in inside] or [0.0])
 
     on = at(times)
     first, second = float(on[::2].mean()), float(on[1::2].mean() if len(on) > 1 else 0.0)

@@ -37,6 +37,13 @@ class ValkeyError(StartError):
     """The server did not start; the message holds the end of its log."""
 
 
+def _short_folder(name: int) -> Path:
+    """A new one, for this user alone, in which a socket's name of so many bytes finds room; in /tmp if need be."""
+    usual = tempfile.gettempdir()
+    fits = len(os.fsencode(usual)) + len("/phaze-01234567/") + name <= SOCKET_PATH_LIMIT
+    return Path(tempfile.mkdtemp(prefix="phaze-", dir=usual if fits else "/tmp"))  # noqa: S108 - mkdtemp makes a folder of its own there
+
+
 class Valkey:
     """One server in `folder`, supervised. It ends with the process that started it, also by SIGKILL."""
 
@@ -66,9 +73,9 @@ class Valkey:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         socket = "valkey.sock"  # relative to its folder, whatever characters that has
         if len(os.fsencode(self.socket)) > SOCKET_PATH_LIMIT:
-            self._private = self._private or Path(tempfile.mkdtemp(prefix="phaze-"))
+            self._private = self._private or _short_folder(len(socket))
             self.socket = self._private / socket
-            socket = os.fspath(self.socket)
+            socket = '"' + "".join(f"\\x{byte:02x}" for byte in os.fsencode(self.socket)) + '"'
         self.socket.unlink(missing_ok=True)
         settings = {**CONFIG, "appendfsync": self._fsync, "unixsocket": socket}
         (self.folder / "valkey.conf").write_text(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,18 @@ async def test_nobody_else_may_open_its_socket_and_it_listens_on_no_port(tmp_pat
     assert server.pid is None
 
 
-async def test_a_path_too_long_for_a_socket_works(tmp_path: Path) -> None:
-    server = Valkey(tmp_path / ("long" * 30))
+@pytest.mark.parametrize("temporary", ["t", 'a "b" \\n #\udcff', "long" * 30])
+async def test_a_path_too_long_for_a_socket_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        folder = Path(short, temporary)
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", os.fspath(folder))
+        await _starts_and_leaves_nothing(Valkey(tmp_path / ("long" * 30)))
+
+
+async def _starts_and_leaves_nothing(server: Valkey) -> None:
     await server.start()
     assert await server.answers()
     place = server.socket.parent

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_copy_made_while_results_are_recorded_is_of_one_moment(data: Path, tmp
             writer.join()
     assert said.returncode == 0, said.stderr
     assert stat.S_IMODE((tmp_path / "copy.sqlite").stat().st_mode) == 0o600
-    with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
+    with closing(sqlite3.connect(tmp_path / "copy.sqlite")) as copy:
         (count,) = copy.execute("SELECT count(*) FROM results").fetchone()
     assert count >= 10
     assert count % 10 == 0, "no transaction is there by half"
@@ -73,13 +74,13 @@ def test_a_copy_made_while_results_are_recorded_is_of_one_moment(data: Path, tmp
 def test_it_goes_to_the_output_as_well(data: Path, tmp_path: Path) -> None:
     filled(data)
     (tmp_path / "copy.sqlite").write_bytes(phaze("backup", "-").stdout)
-    with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
+    with closing(sqlite3.connect(tmp_path / "copy.sqlite")) as copy:
         assert copy.execute("SELECT count(*) FROM results").fetchone() == (10,)
     assert {path.suffix for path in data.iterdir()} <= {".sqlite"}, "nothing is left behind"
 
 
 def results(data: Path) -> int:
-    with sqlite3.connect(data / "catalogue.sqlite") as catalogue:
+    with closing(sqlite3.connect(data / "catalogue.sqlite")) as catalogue:
         return int(catalogue.execute("SELECT count(*) FROM results").fetchone()[0])
 
 

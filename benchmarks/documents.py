@@ -1,6 +1,6 @@
 """Precision and recall of (name, value, unit) on synthetic lab reports, by layout. `make bench-documents`
 
-    python -m benchmarks.documents [--seeds 10] [--scans 2] [--write]
+    python -m benchmarks.documents [--seeds 10] [--scans 2] [--layout NAME]... [--write]
 
 By rules alone, and with a model too where the environment names one (OPENAI_MODEL, OPENAI_BASE_URL, OPENAI_API_KEY).
 Layouts that were held out while the rules were written are reported apart. A scanned page costs 10 CPU-seconds.
@@ -143,8 +143,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10, help="reports of each printed layout")
     parser.add_argument("--scans", type=int, default=2, help="reports of each scanned layout")
+    parser.add_argument(
+        "--layout", action="append", choices=[n.name for n in LAYOUTS], metavar="NAME", help="only these"
+    )
     parser.add_argument("--write", action="store_true", help="write RESULTS-DOCUMENTS.md")
     asked = parser.parse_args()
+    if asked.write and asked.layout:
+        parser.error(f"{FILE.name} is of all layouts: leave --layout out")
     with_model = model_of_the_environment()[0] is not None
     if asked.scans and not is_there():
         sys.stderr.write("rapidocr is not installed (extra `ocr`): scanned layouts are left out\n")
@@ -152,7 +157,7 @@ def main() -> int:
     measured = {}
     for layout in LAYOUTS:
         seeds = asked.seeds if layout.scan is None else asked.scans
-        if seeds:
+        if seeds and (not asked.layout or layout.name in asked.layout):
             measured[layout.name] = measure(layout, seeds, with_model)
             sys.stderr.write(f"{layout.name}\n")
     lines = "\n".join(report_lines(measured, with_model)) + "\n"

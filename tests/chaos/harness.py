@@ -143,7 +143,7 @@ class Member:
         Python's own resource tracker outlives a killed process and says what that left behind; this is no fault.
         """
         rows = self.log.read_text("utf-8", "replace").splitlines() if self.log.exists() else []
-        rows = [row for row in rows if "resource_tracker" not in row]
+        rows = [row for row in rows if "resource_tracker" not in row and row.strip() != "warnings.warn("]
         return [json.loads(row) if row.startswith("{") else {"event": "?", "text": row} for row in rows]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -136,7 +137,7 @@ async def main():
 asyncio.run(main())
 """
     process = await asyncio.create_subprocess_exec(
-        "python", "-c", code, executable=psutil.Process().exe(), stdout=asyncio.subprocess.PIPE,
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(library.sys.path)},
     )  # fmt: skip
     assert process.stdout is not None

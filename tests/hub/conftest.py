@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from playwright.async_api import expect
 from redis.asyncio import Redis
 
 from agent.hub.app import create_app
@@ -22,6 +23,8 @@ from tests.pipelines.conftest import make, samples
 __all__ = ["catalogue", "client", "hub_url", "make", "samples"]
 
 USER, PASSWORD = "ann", "correct horse"
+
+expect.set_options(timeout=30_000)  # a page looks every two seconds, and a busy machine takes its time over a look
 
 
 @pytest.fixture

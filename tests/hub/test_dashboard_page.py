@@ -163,5 +163,5 @@ async def test_a_session_that_ends_under_an_open_page_leads_to_the_form(browser:
     await page.get_by_role("button", name="Log in").click()
     await expect(page.get_by_role("link", name=IO)).to_be_visible()
     await page.context.clear_cookies()
-    await expect(page.get_by_label("Password")).to_be_visible(timeout=10_000)
+    await expect(page.get_by_label("Password")).to_be_visible()
     assert page.url.endswith("/login?next=%2Fsaq%2F")

@@ -104,8 +104,8 @@ async def test_the_lanes_stay_current_and_new_results_are_offered(page: Page, ca
     await expect(lane.locator('[data-count="settled"]')).to_have_text("3")
     await expect(page.locator("#news")).to_be_hidden()
     catalogue.record(AGENT, [result(service, i, f"/m/{n}") for service in FILE_TASKS for i, n in enumerate("abc", 1)])
-    await expect(page.locator('[data-lane="fingerprint"] [data-count="settled"]')).to_have_text("3", timeout=8000)
-    await expect(page.locator("#state")).to_have_text("All done", timeout=8000)
+    await expect(page.locator('[data-lane="fingerprint"] [data-count="settled"]')).to_have_text("3")
+    await expect(page.locator("#state")).to_have_text("All done")
     await page.locator("#news").click()
     await expect(page.locator(".pending")).to_have_count(0)
 
@@ -118,7 +118,7 @@ async def test_nothing_takes_away_what_is_being_typed(page: Page, catalogue: Cat
     await search.fill("kite 1")
     await page.locator("#state").click()  # the focus is elsewhere; what was typed still is not sent
     catalogue.record(AGENT, [result(FINGERPRINT, 1, "/m/a")])
-    await expect(news).to_be_visible(timeout=8000)
+    await expect(news).to_be_visible()
     assert await page.evaluate("window.sameDocument")
     await expect(search).to_have_value("kite 1")
     await search.fill("nowhere")  # as it was sent, but somebody is about to type
@@ -129,7 +129,7 @@ async def test_nothing_takes_away_what_is_being_typed(page: Page, catalogue: Cat
     await page.locator("#state").click()
     await page.wait_for_timeout(2500)
     assert await page.evaluate("window.sameDocument")
-    async with page.expect_event("load", timeout=8000):
+    async with page.expect_event("load", timeout=30_000):
         await page.get_by_label("Problems only").uncheck()
         await page.locator("#state").click()
     assert not await page.evaluate("window.sameDocument")
@@ -140,7 +140,7 @@ async def test_nothing_takes_away_what_is_being_typed(page: Page, catalogue: Cat
 async def test_a_table_with_results_is_never_reloaded_under_a_reader(page: Page, catalogue: Catalogue) -> None:
     await page.evaluate("window.sameDocument = true")
     catalogue.record(AGENT, [result(FINGERPRINT, 1, "/m/a")])
-    await expect(page.locator("#news")).to_be_visible(timeout=8000)
+    await expect(page.locator("#news")).to_be_visible()
     await page.wait_for_timeout(2500)
     assert await page.evaluate("window.sameDocument")
 
@@ -166,7 +166,7 @@ async def test_agents_and_queues_stay_current_and_fit_any_width(
     io = LaneQueue(redis, name=queue_name(AGENT, "io"))
     for i in range(3):
         await io.enqueue("push_file", key=f"push_file:{i}")
-    await expect(page.locator(f'tr[data-queue="{io.name}"] td').nth(2)).to_have_text("3", timeout=10_000)
+    await expect(page.locator(f'tr[data-queue="{io.name}"] td').nth(2)).to_have_text("3")
     await expect(page.get_by_text("2 workers beat for it")).to_be_visible()
     await expect(summary).to_contain_text("1 alive")
     schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")

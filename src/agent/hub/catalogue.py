@@ -348,6 +348,11 @@ class Catalogue:
         with self._database.read() as connection:
             return work.scans_since(connection, moment)
 
+    def last_scans(self) -> list[ScanResult]:
+        """See `work.last_scans`."""
+        with self._database.read() as connection:
+            return work.last_scans(connection)
+
     def results(
         self, service: str, record_id: str | None = None, *, limit: int = 1000, offset: int = 0
     ) -> list[dict[str, Any]]:

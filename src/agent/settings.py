@@ -330,6 +330,10 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**values)
     except UnicodeDecodeError:
         raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{ENV_FILE} of the working directory cannot be read ({error.strerror}); let this user, or go elsewhere"
+        ) from None
     except SettingsError as error:
         raise ConfigError(_unparsed(str(error))) from None
     except ValidationError as error:
@@ -383,6 +387,10 @@ def _environment() -> Mapping[str, str | None]:
         return {**dotenv_values(ENV_FILE, encoding=UTF8), **os.environ}
     except UnicodeDecodeError:
         raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{ENV_FILE} of the working directory cannot be read ({error.strerror}); let this user, or go elsewhere"
+        ) from None
 
 
 def unknown_variables() -> Iterator[tuple[str, str | None]]:

@@ -38,6 +38,10 @@ ENV_FILE = ".env"
 UTF8 = "utf-8-sig"
 """UTF-8, also with the mark at its beginning that editors on Windows write, which is no part of the first name."""
 
+WORKER_MARGIN = 20.0
+"""Seconds that a stopping worker may take on top of its own grace: to kill children and deliver what is left in the
+outbox."""
+
 SHOWN = 100
 """Characters of a bad value that are shown."""
 

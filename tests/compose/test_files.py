@@ -16,11 +16,10 @@ import pytest
 import yaml
 
 from agent.compose_variables import COMPOSE
-from agent.embedded import WORKER_MARGIN
 from agent.health import STALE
 from agent.hub.app import known_names
 from agent.lanes import CPU_LANES, DOCUMENT_LANES, LANES
-from agent.settings import ACCEPTED, FROM_FILES, VARIABLES, Settings, load_settings
+from agent.settings import ACCEPTED, FROM_FILES, VARIABLES, WORKER_MARGIN, Settings, load_settings
 from agent.watching.command import watch
 from agent.worker import THREAD_PINS
 from tests.compose.files import FILES, environment, services, text, variables, with_defaults
@@ -231,6 +230,8 @@ def test_a_stopping_worker_has_time_for_its_own_grace() -> None:
     needed = load_settings().shutdown_grace + WORKER_MARGIN
     for service in [*WORKERS.values(), *CLOUD.values()]:
         assert float(with_defaults(service["stop_grace_period"]).removesuffix("s")) >= needed
+        if service["command"] == ["worker"]:
+            assert service["environment"]["PHAZE_STOP_GRACE"] == service["stop_grace_period"], "it warns of a misfit"
 
 
 def test_no_file_holds_a_secret() -> None:

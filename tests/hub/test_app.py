@@ -12,12 +12,17 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from redis.asyncio import Redis
 
+from agent.heartbeat import Heartbeat
 from agent.hub import limits
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, METADATA
 from agent.hub.limits import HEADERS
+from agent.lanes import queue_name
+from agent.phoenix.queue import LaneQueue
+from agent.settings import load_settings
 from tests.hub.deliveries import AGENT, closing, part, result, scan, seen, unread
 
 RESULTS = f"/api/agents/{AGENT}/results"
@@ -225,6 +230,18 @@ async def test_a_heartbeat_is_kept(client: httpx.AsyncClient, catalogue: Catalog
         [row] = connection.exec_driver_sql("SELECT beat, last_beat_at FROM agents").all()
     assert json.loads(row.beat) == beat
     assert row.last_beat_at > 0
+
+
+async def test_a_heartbeat_that_is_refused_says_what_to_do(hub_url: str, redis: Redis) -> None:
+    settings = load_settings(agent_id=AGENT, agent_lane="analyze", hub_url=hub_url)
+    beat = Heartbeat(settings, LaneQueue(redis, queue_name(AGENT, "analyze")), "revoked")
+    with structlog.testing.capture_logs() as lines:
+        assert not await beat.beat()
+    await beat.close()
+    (line,) = lines
+    assert line["event"] == "heartbeat.failed"
+    assert "phaze agents rotate" in line["error"]
+    assert "revoked" in line["error"]
 
 
 async def test_names_that_point_here_from_elsewhere_are_refused(client: httpx.AsyncClient, hub_url: str) -> None:

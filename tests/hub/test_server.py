@@ -293,7 +293,12 @@ def test_agents_are_let_in_and_out_while_the_hub_runs(
         assert isinstance(refused.exception, WrongUse)
         assert said in str(refused.exception)
         assert refused.output == ""
-    assert "hub's own agent" in agents("rotate", "local").stderr
+    assert f"or the file {tmp_path / 'agent.token'})" in agents("rotate", "local").stderr
+    (tmp_path / "secret").write_text("t")
+    with monkeypatch.context() as patch:
+        patch.setenv("PHAZE_AGENT_TOKEN_FILE", str(tmp_path / "secret"))
+        patch.delenv("PHAZE_AGENT_TOKEN", raising=False)
+        assert f"or the file {tmp_path / 'secret'})" in agents("rotate", "local").stderr, "as in containers"
     assert beat("t", "local") == 403
     stored = (tmp_path / "catalogue.sqlite").read_bytes()
     assert not [token for token in (first, second) if token.encode() in stored]

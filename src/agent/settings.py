@@ -366,9 +366,15 @@ def _explain(message: str) -> str:
 
 
 def secret_file(name: str) -> str | None:
-    """The file that NAME_FILE names for a field; None where it names none, or NAME itself is given."""
+    """The file that NAME_FILE names for a field; None where it names none, or NAME itself is given.
+
+    A path as PHAZE_REDIS_URL names it too: Compose can hand on whichever of the two is set, but not unset the other.
+    """
     environment = _environment()
-    return None if environment.get(variable(name)) else environment.get(f"{variable(name)}_FILE") or None
+    given = environment.get(variable(name))
+    if name == "redis_url" and given and given.startswith("/"):
+        return given
+    return None if given else environment.get(f"{variable(name)}_FILE") or None
 
 
 def _secret_file(name: str) -> str | None:

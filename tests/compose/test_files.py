@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from agent.compose_variables import COMPOSE
+from agent.errors import ConfigError
 from agent.health import STALE
 from agent.hub.app import known_names
 from agent.lanes import CPU_LANES, DOCUMENT_LANES, LANES
@@ -162,6 +163,21 @@ def test_a_setting_reaches_who_reads_it_and_secrets_nobody_else(name: str) -> No
         for service in got if name != "PHAZE_REDIS_URL" else ():
             file = AGENT[service]["environment"][f"{name}_FILE"]
             assert file is None or file.startswith(f"${{{name}_FILE:-"), "what .env names is read"
+
+
+def test_the_queue_servers_address_is_the_variables_the_files_or_the_own_servers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Compose reads the line, in this order."""
+    said = {service["environment"]["PHAZE_REDIS_URL"] for service in OURS if service in AGENT.values()}
+    assert said == {"${PHAZE_REDIS_URL:-${PHAZE_REDIS_URL_FILE:-redis://valkey:6379/0}}"}
+    file = tmp_path / "address"
+    file.write_text("rediss://user:secret@elsewhere:6379\n", "utf-8")
+    monkeypatch.setenv("PHAZE_REDIS_URL", str(file))
+    assert load_settings().redis_address == "rediss://user:secret@elsewhere:6379"
+    monkeypatch.setenv("PHAZE_REDIS_URL", "/nowhere")
+    with pytest.raises(ConfigError, match=r"PHAZE_REDIS_URL_FILE=/nowhere cannot be read \(No such file"):
+        load_settings()
 
 
 def test_who_must_remember_has_a_volume_for_it() -> None:

@@ -227,7 +227,8 @@ def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
     )
     chosen = {f"lane_{lane}_concurrency" for lane in slots if lane in CPU_LANES} & settings.model_fields_set
     if wanted > cores and chosen:
-        remedy = "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters"
+        most = max((lane for lane in slots if lane in CPU_LANES), key=lambda lane: slots[lane])
+        remedy = f"they share the cores; lower {variable(f'lane_{most}_concurrency')} if it matters"
         yield Finding("lanes", "warning", detail, remedy)
     else:
         yield Finding("lanes", "ok", detail)

@@ -119,6 +119,11 @@ class Settings(BaseSettings):
     hub_names: str = Field(
         "", description="More names under which the hub answers, as an address bar shows them, separated by commas."
     )
+    hub_proxies: str | None = Field(
+        None,
+        description="Networks (10.0.0.5, 172.16.0.0/12) of proxies before the hub; whom their X-Forwarded-For names is "
+        "believed.",
+    )
     hub_user: str = Field("phaze", min_length=1, description="The name with which people log in to the hub.")
     hub_password: SecretStr | None = Field(
         None, description="Their password; unset: no login, on a loopback address outside a container only."
@@ -272,6 +277,7 @@ class Settings(BaseSettings):
     _header_safe = field_validator("agent_token", "billing_token")(forms.header_safe)
     _user_name = field_validator("hub_user")(forms.user_name)
     _ssh_address = field_validator("push_to")(forms.ssh_address)
+    _proxies = field_validator("hub_proxies")(forms.networks)
     _host_names = field_validator("hub_names")(forms.host_names)
     _private_key = field_validator("push_key")(forms.private_key)
     _key_prefix = field_validator("s3_prefix")(forms.key_prefix)

@@ -129,6 +129,7 @@ WHO_NEEDS = {
     "PHAZE_SET_MINUTES": {"hub"},
     "PHAZE_S3_": {"hub"},
     "PHAZE_HUB_NAMES": {"hub"},
+    "PHAZE_HUB_PROXIES": {"hub"},
     "PHAZE_HUB_DRAIN": {"hub"},
     "PHAZE_FINGERPRINT_ENGINE": {"hub"},
     "PHAZE_PUSH_KEY": {"worker-io", "worker-drain"},

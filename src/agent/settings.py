@@ -421,6 +421,7 @@ def example() -> str:
     """The text of `.env.example`: every variable, commented out, with its meaning and default."""
     lines = [
         "# phaze-agent: every variable with its default. Copy to .env and uncomment what you change.",
+        "# A value with $, # or spaces stands between single quotes: Compose would read variables in it, or cut it.",
         "",
     ]
     for name, field in Settings.model_fields.items():

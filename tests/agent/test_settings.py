@@ -174,6 +174,15 @@ def test_a_dotenv_in_another_encoding_is_one_line() -> None:
         load_settings()
 
 
+def test_between_single_quotes_a_value_is_taken_as_it_stands() -> None:
+    """As Compose takes it; .env.example says so."""
+    Path(".env").write_text("PHAZE_HUB_PASSWORD='pa$word #1'\n", "utf-8")
+    password = load_settings().hub_password
+    assert password is not None
+    assert password.get_secret_value() == "pa$word #1"
+    assert "between single quotes" in example().splitlines()[1]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, whom something is denied")
 @pytest.mark.parametrize("folder", [0o700, 0o755], ids=["in-a-folder-of-another-user", "of-another-user"])
 def test_a_dotenv_that_may_not_be_read_is_one_line(folder: int) -> None:

@@ -201,9 +201,11 @@ def with_secrets() -> Settings:
                 found[name], is_new = kept.secret(settings.data_dir / file_name)
                 made = found[name] if is_new and name == "hub_password" else made
     except OSError as error:
+        denied = isinstance(error, PermissionError)
+        hint = " (another PHAZE_UID than before? see runbooks/first-start.md, 6)" if denied else ""
         raise ConfigError(
-            f"{error.filename} cannot be used ({error.strerror}); the first start keeps secrets there: mend that, or "
-            "set PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN"
+            f"{error.filename} cannot be used ({error.strerror}); the first start keeps secrets there: mend that{hint}, "
+            "or set PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN"
         ) from None
     if made is not None:
         click.echo(f"the hub's user is {settings.hub_user}, its password {made} (printed this once)")

@@ -204,7 +204,7 @@ def with_secrets() -> Settings:
         denied = isinstance(error, PermissionError)
         hint = " (another PHAZE_UID than before? see runbooks/first-start.md, 6)" if denied else ""
         raise ConfigError(
-            f"{error.filename} cannot be used ({error.strerror}); the first start keeps secrets there: mend that{hint}, "
+            f"{error.filename} cannot be used ({error.strerror}); the first start keeps secrets there: mend that{hint} "
             "or set PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN"
         ) from None
     if made is not None:

@@ -84,7 +84,7 @@ def decoded(connection: sa.Connection, ids: Collection[int]) -> dict[int, float]
 
 SCAN_ENDS = {
     "open": "its scan is not finished; the next start goes on",
-    "empty-folder": "it holds nothing at all; is it the right folder, and an archive mounted there?",
+    "empty-folder": "it holds nothing at all; is an archive mounted there?",
     "permission-denied": "the worker's user may not read it; let him (in containers PHAZE_UID says who he is)",
     "not-mounted": "nothing is mounted there now; its tracks are kept",
     "root-vanished": "it was taken away meanwhile; is an archive mounted there?",

@@ -1,6 +1,9 @@
-"""What only compose/agent.yml and compose/cloud-agent.yml read, with its default there: the end of `.env.example`."""
+"""What only the Compose files make use of, with its default there: the end of `.env.example`."""
 
 from __future__ import annotations
+
+import os
+import re
 
 SERVICES = {
     "VALKEY": "1g",
@@ -53,3 +56,16 @@ COMPOSE = _ONE_BY_ONE | {
     )
 }
 """Variable -> (its default in the Compose files, its meaning)."""
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h)")
+
+
+def stop_grace() -> float | None:
+    """Seconds until Compose kills a stopping worker: PHAZE_STOP_GRACE (`40s`, `1m30s`), as its file hands it on; None:
+    we run without it."""
+    given = os.environ.get("PHAZE_STOP_GRACE", "")
+    if not re.fullmatch(f"(?:{_PART.pattern})+", given):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(given))

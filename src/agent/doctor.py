@@ -22,11 +22,12 @@ from agent import budget, profile_models
 from agent.documents import libraries
 from agent.embedded import default_slots
 from agent.errors import ConfigError
-from agent.lanes import CPU_LANES, PLUGINS, lanes_for
+from agent.kept import in_container
+from agent.lanes import CPU_LANES, HEARTBEAT_LANE, PLUGINS, lane_for_task, lanes_for
 from agent.phoenix.boot import check_server
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
-from agent.settings import Settings, load_settings, unknown_variables
+from agent.settings import Settings, load_settings, unknown_variables, variable
 
 Verdict = Literal["ok", "warning", "missing"]
 
@@ -37,6 +38,10 @@ LOW_DISK = 2 * 2**30
 
 NEARLY_FULL = 0.8
 """Of the queue server's maxmemory."""
+
+
+JOURNAL_LANE = lane_for_task("execute_approved_batch")
+"""The lane whose worker keeps something in the data folder: how far each approved move is."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,14 @@ def ffmpeg_program(_settings: Settings) -> Iterator[Finding]:
         yield Finding("ffmpeg", "ok", f"{version} with ebur128 and chromaprint")
 
 
-def essentia_wheel(_settings: Settings) -> Iterator[Finding]:
+def _runs(settings: Settings, lane: str) -> bool:
+    """Whether a lane's work is done here: in a container that of its own lane alone, elsewhere every lane's."""
+    if settings.agent_lane is None:
+        return not in_container()
+    return settings.agent_lane == lane
+
+
+def essentia_wheel(settings: Settings) -> Iterator[Finding]:
     """Whether essentia loads here, asked of a process of its own: a wheel for another processor dies on import."""
     code = "import essentia, essentia.standard; print(essentia.__version__)"
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -91,6 +103,8 @@ def essentia_wheel(_settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "essentia", "missing", f"its import is killed by signal {-run.returncode}", "use a processor with AVX"
         )
+    elif not _runs(settings, "analyze"):
+        yield Finding("essentia", "ok", "not here, nor needed: nothing is analysed here")
     else:
         reason = (run.stderr.strip().splitlines() or ["no reason given"])[-1]
         remedy = "pip install 'phaze-agent[music]' (wheels exist for CPython 3.11 to 3.13 on Linux x86-64)"
@@ -200,6 +214,9 @@ async def _setting(client: Redis, name: str) -> str:
 
 def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
     """The budget: slots per lane, and whether the CPU lanes together want more cores than there are."""
+    if settings.agent_lane is None and in_container():
+        yield Finding("lanes", "ok", "none here; ask a worker: docker compose exec worker-analyze phaze doctor")
+        return
     slots = _slots(settings)
     each = ", ".join(f"{lane} {count} (knob {settings.lane_knob(lane)})" for lane, count in slots.items())
     wanted, cores = sum(slots[lane] for lane in slots if lane in CPU_LANES), budget.cores()
@@ -210,7 +227,8 @@ def lanes_against_cores(settings: Settings) -> Iterator[Finding]:
     )
     chosen = {f"lane_{lane}_concurrency" for lane in slots if lane in CPU_LANES} & settings.model_fields_set
     if wanted > cores and chosen:
-        remedy = "they share the cores; lower PHAZE_LANE_ANALYZE_CONCURRENCY if it matters"
+        most = max((lane for lane in slots if lane in CPU_LANES), key=lambda lane: slots[lane])
+        remedy = f"they share the cores; lower {variable(f'lane_{most}_concurrency')} if it matters"
         yield Finding("lanes", "warning", detail, remedy)
     else:
         yield Finding("lanes", "ok", detail)
@@ -222,15 +240,19 @@ def _slots(settings: Settings) -> dict[str, int]:
 
 
 def memory(settings: Settings) -> Iterator[Finding]:
-    """Whether all analysis slots fit."""
+    """Whether all analysis slots that are here fit."""
     total = budget.memory() // 2**20
-    slots = sum(count for lane, count in _slots(settings).items() if lane in CPU_LANES)
+    slots = sum(count for lane, count in _slots(settings).items() if lane in CPU_LANES and _runs(settings, lane))
+    if not slots:
+        yield Finding("memory", "ok", f"{total} MiB; no CPU slots are here")
+        return
     needed = slots * CHILD_MEMORY_TYPICAL + 600
     detail = (
         f"{total} MiB; {slots} CPU slots want about {needed} MiB, and may take {slots * settings.child_memory_mb} MiB"
     )
     if needed > total:
-        yield Finding("memory", "warning", detail, "lower PHAZE_LANE_ANALYZE_CONCURRENCY")
+        knob = variable(f"lane_{settings.agent_lane or HEARTBEAT_LANE}_concurrency")
+        yield Finding("memory", "warning", detail, f"lower {knob}")
     else:
         yield Finding("memory", "ok", detail)
 
@@ -238,6 +260,9 @@ def memory(settings: Settings) -> Iterator[Finding]:
 def data_folder(settings: Settings) -> Iterator[Finding]:
     """Whether the data folder can be written and its disk has room."""
     folder = settings.data_dir
+    if settings.agent_lane not in (None, JOURNAL_LANE):
+        yield Finding("data folder", "ok", f"not needed by a worker of the lane {settings.agent_lane}")
+        return
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         tempfile.TemporaryFile(dir=existing).close()

@@ -29,7 +29,7 @@ from agent.phoenix.bridge import release_entries
 from agent.phoenix.queue import LaneQueue
 from agent.redis_client import connect
 from agent.redis_trouble import trouble
-from agent.settings import Settings
+from agent.settings import WORKER_MARGIN, Settings
 from agent.supervisor import Supervised
 from agent.valkey import Valkey
 
@@ -40,8 +40,6 @@ SERVER_TIMEOUT = 10.0
 """Seconds for an outside queue server to answer at the start."""
 
 HUB_GRACE = 10.0
-WORKER_MARGIN = 20.0
-"""Seconds on top of the workers' own grace: to kill children and deliver what is left in the outbox."""
 
 HOPELESS = 5
 """Deaths in a row, each soon after its start, after which a program is not going to live."""

@@ -79,12 +79,14 @@ class Heartbeat:
         }
         try:
             async with asyncio.timeout(POST_TIMEOUT):  # httpx bounds each step of it, not the whole
-                (await self._client.post(self._path, json=body)).raise_for_status()
+                answer = await self._client.post(self._path, json=body)
         except (httpx.HTTPError, TimeoutError) as error:
             if self._complain():
                 log.warning("heartbeat.failed", error=str(error) or repr(error))
             return False
-        return True
+        if not answer.is_success and self._complain():  # it says why, with the remedy
+            log.warning("heartbeat.failed", error=f"the hub answered {answer.status_code}: {answer.text[:200]}")
+        return answer.is_success
 
     async def _depth(self) -> int | None:
         try:

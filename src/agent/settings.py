@@ -38,6 +38,10 @@ ENV_FILE = ".env"
 UTF8 = "utf-8-sig"
 """UTF-8, also with the mark at its beginning that editors on Windows write, which is no part of the first name."""
 
+WORKER_MARGIN = 20.0
+"""Seconds that a stopping worker may take on top of its own grace: to kill children and deliver what is left in the
+outbox."""
+
 SHOWN = 100
 """Characters of a bad value that are shown."""
 
@@ -114,6 +118,11 @@ class Settings(BaseSettings):
     hub_port: int = Field(8080, ge=0, le=65535, description="The port on which the hub listens; 0 takes a free one.")
     hub_names: str = Field(
         "", description="More names under which the hub answers, as an address bar shows them, separated by commas."
+    )
+    hub_proxies: str | None = Field(
+        None,
+        description="Networks (10.0.0.5, 172.16.0.0/12) of proxies before the hub; whom their X-Forwarded-For names is "
+        "believed.",
     )
     hub_user: str = Field("phaze", min_length=1, description="The name with which people log in to the hub.")
     hub_password: SecretStr | None = Field(
@@ -274,6 +283,7 @@ class Settings(BaseSettings):
     _header_safe = field_validator("agent_token", "billing_token")(forms.header_safe)
     _user_name = field_validator("hub_user")(forms.user_name)
     _ssh_address = field_validator("push_to")(forms.ssh_address)
+    _proxies = field_validator("hub_proxies")(forms.networks)
     _host_names = field_validator("hub_names")(forms.host_names)
     _private_key = field_validator("push_key")(forms.private_key)
     _key_prefix = field_validator("s3_prefix")(forms.key_prefix)
@@ -336,6 +346,10 @@ def load_settings(**overrides: Any) -> Settings:
         return Settings(**values)
     except UnicodeDecodeError:
         raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{ENV_FILE} of the working directory cannot be read ({error.strerror}); let this user, or go elsewhere"
+        ) from None
     except SettingsError as error:
         raise ConfigError(_unparsed(str(error))) from None
     except ValidationError as error:
@@ -364,9 +378,15 @@ def _explain(message: str) -> str:
 
 
 def secret_file(name: str) -> str | None:
-    """The file that NAME_FILE names for a field; None where it names none, or NAME itself is given."""
+    """The file that NAME_FILE names for a field; None where it names none, or NAME itself is given.
+
+    A path as PHAZE_REDIS_URL names it too: Compose can hand on whichever of the two is set, but not unset the other.
+    """
     environment = _environment()
-    return None if environment.get(variable(name)) else environment.get(f"{variable(name)}_FILE") or None
+    given = environment.get(variable(name))
+    if name == "redis_url" and given and given.startswith("/"):
+        return given
+    return None if given else environment.get(f"{variable(name)}_FILE") or None
 
 
 def _secret_file(name: str) -> str | None:
@@ -389,6 +409,10 @@ def _environment() -> Mapping[str, str | None]:
         return {**dotenv_values(ENV_FILE, encoding=UTF8), **os.environ}
     except UnicodeDecodeError:
         raise ConfigError(f"{ENV_FILE} is not UTF-8 text; save it as UTF-8, or remove it") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{ENV_FILE} of the working directory cannot be read ({error.strerror}); let this user, or go elsewhere"
+        ) from None
 
 
 def unknown_variables() -> Iterator[tuple[str, str | None]]:
@@ -403,6 +427,7 @@ def example() -> str:
     """The text of `.env.example`: every variable, commented out, with its meaning and default."""
     lines = [
         "# phaze-agent: every variable with its default. Copy to .env and uncomment what you change.",
+        "# A value with $, # or spaces stands between single quotes: Compose would read variables in it, or cut it.",
         "",
     ]
     for name, field in Settings.model_fields.items():

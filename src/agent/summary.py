@@ -27,14 +27,6 @@ PASSED_OVER = {"other": "other file", "links": "link", "special": "pipe or devic
 KINDS = 8
 """Suffixes that are told of what was passed over."""
 
-SCAN_ENDS = {
-    "open": "its scan is not finished; the next start goes on",
-    "empty-folder": "it holds nothing at all; is an archive mounted there?",
-    "not-mounted": "nothing is mounted there now; its tracks are kept",
-    "root-vanished": "it was taken away meanwhile; is an archive mounted there?",
-}
-"""States and reasons of scans in words; the others speak for themselves."""
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -83,15 +75,7 @@ class Summary:
     @property
     def scan_problems(self) -> list[tuple[str, str]]:
         """(path, reason) of what scans could not read."""
-        lines = []
-        for scan in self.scans:
-            if scan.state != "done" and not scan.errors:
-                said = scan.reason or scan.state
-                lines.append((scan.root, SCAN_ENDS.get(said, said)))
-            lines += [(error["path"], SCAN_ENDS.get(error["reason"], error["reason"])) for error in scan.errors]
-            if scan.error_count > len(scan.errors):
-                lines.append((scan.root, f"and {scan.error_count - len(scan.errors):,} more errors"))
-        return lines
+        return [line for scan in self.scans for line in scan.unread]
 
     @property
     def passed_over(self) -> dict[str, int]:

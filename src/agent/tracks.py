@@ -79,6 +79,7 @@ def tracks(
             catalogue.compare_prints(at_once=True)
             found = catalogue.tracks(chosen, sort=sort, limit=limit)
             total = catalogue.count_tracks(chosen)
+            unread = [line for scan in catalogue.last_scans() for line in scan.unread]
     except BadFilter as error:
         raise click.UsageError(str(error)) from None
     if as_json:
@@ -92,7 +93,7 @@ def tracks(
         print_table(found)
         rest = f" of {total:,}" if len(found) != total else ""
         click.echo(f"{plural(len(found), 'track')}{rest}")
-        for line in problem_lines(found, PROBLEMS):
+        for line in (*problem_lines(found, PROBLEMS), *unread_lines(unread, PROBLEMS)):
             click.echo(line)
 
 
@@ -191,6 +192,12 @@ def problem_lines(found: Sequence[Track], most: int) -> list[str]:
     """`path: what did not end well`, a line a track."""
     rows = [f"  {track.path}: {problem_text(track)}" for track in found if track.problems or track.pending]
     return [*rows[:most], *([f"  ... and {len(rows) - most:,} more (--json has all)"] if len(rows) > most else [])]
+
+
+def unread_lines(unread: Sequence[tuple[str, str]], most: int) -> list[str]:
+    """`path: not read by the last scan: why`, a line each."""
+    rows = [f"  {path}: not read by the last scan: {why}" for path, why in unread]
+    return [*rows[:most], *([f"  ... and {len(rows) - most:,} more"] if len(rows) > most else [])]
 
 
 def _number(value: float | None, digits: int) -> str:

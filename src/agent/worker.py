@@ -19,6 +19,7 @@ from saq.worker import Worker
 from agent import budget, heap, logs, metrics, profile_models
 from agent.cancelling import end
 from agent.children import Children
+from agent.compose_variables import stop_grace
 from agent.desk import Desk
 from agent.documents import libraries
 from agent.errors import ConfigError
@@ -39,7 +40,7 @@ from agent.processors import BaseProcessor
 from agent.processors.task import task_of
 from agent.redaction import mask_output
 from agent.redis_client import connect
-from agent.settings import SECRETS, Settings, load_settings, unknown_variables, variable
+from agent.settings import SECRETS, WORKER_MARGIN, Settings, load_settings, unknown_variables, variable
 from agent.user_children import UserChildren
 from pipelines.files import ssh
 
@@ -143,13 +144,24 @@ class AgentWorker:
             clamped=self.concurrency < knob,
             heartbeat=self.heartbeat is not None,
         )
+        self._warn_of_misfits()
+
+    def _warn_of_misfits(self) -> None:
+        """Of more CPU slots than cores, and of a grace that Compose does not grant."""
         documents, cores = self.lane in DOCUMENT_LANES, budget.cores()
         beside = budget.lanes(self.settings, lanes_for(files=not documents, documents=documents))
         each = {lane.lane: lane.effective for lane in beside if lane.cpu}
         if self.lane in CPU_LANES and (slots := sum(each.values())) > cores:
-            name = variable(f"lane_{self.lane}_concurrency")
+            most = max(each, key=lambda lane: each[lane])
+            lower = f"lower {variable(f'lane_{most}_concurrency')}" if each[most] > 1 else "give them more cores"
             log.warning("lanes.more_slots_than_cores", slots=slots, cores=cores, **each, meaning="they share the cores",
-                        remedy=f"lower {name} if it matters")  # fmt: skip
+                        remedy=f"{lower} if it matters")  # fmt: skip
+        grace, killed_after = self.settings.shutdown_grace, stop_grace()
+        if killed_after is not None and killed_after < grace + WORKER_MARGIN:
+            log.warning("worker.killed_too_soon", stop_grace=killed_after, shutdown_grace=grace,
+                        meaning="a stopping worker is killed before it has handed over what it runs",
+                        remedy=f"set PHAZE_STOP_GRACE={grace + WORKER_MARGIN:.0f}s or more, or lower "
+                               "PHAZE_SHUTDOWN_GRACE")  # fmt: skip
 
     async def run(self) -> None:
         """Work until SIGTERM or SIGINT; then finish or hand back what runs, and deliver what is left."""

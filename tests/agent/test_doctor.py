@@ -124,6 +124,30 @@ def test_a_data_folder_that_cannot_be_written_is_missing(monkeypatch: pytest.Mon
     assert "PHAZE_DATA_DIR" in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("environment", "missing", "lanes", "memory"),
+    [
+        ({}, {"essentia"}, "ceiling", "CPU slots want about"),
+        ({"container": "docker"}, set(), "docker compose exec worker-analyze phaze doctor", "no CPU slots are here"),
+        ({"container": "docker", "PHAZE_AGENT_LANE": "io"}, set(), "ceiling", "no CPU slots are here"),
+        ({"container": "docker", "PHAZE_AGENT_LANE": "analyze"}, {"essentia"}, "ceiling", "3 CPU slots want about"),
+    ],
+    ids=["a-machine", "the-hubs-container", "the-io-workers", "the-analyze-workers"],
+)
+def test_a_container_is_asked_for_what_its_own_service_needs(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], missing: set[str], lanes: str, memory: str
+) -> None:
+    for name, value in ({"PHAZE_LANE_ANALYZE_CONCURRENCY": "3"} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/false")  # an interpreter without essentia
+    settings = load_settings(data_dir=Path("/proc/phaze") if "PHAZE_AGENT_LANE" in environment else Path.cwd())
+    checks = (doctor.essentia_wheel, doctor.lanes_against_cores, doctor.memory, doctor.data_folder)
+    found = {finding.what: finding for check in checks for finding in check(settings)}
+    assert {name for name, finding in found.items() if finding.verdict == "missing"} == missing
+    assert lanes in found["lanes"].detail
+    assert memory in found["memory"].detail
+
+
 @pytest.mark.parametrize(("wanted", "verdict"), [({}, "warning"), ({"push_to": "ssh://u@h/in"}, "missing")])
 def test_what_pushing_needs_is_missing_only_where_something_is_pushed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: dict[str, str], verdict: str

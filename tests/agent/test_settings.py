@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,29 @@ def test_a_dotenv_in_another_encoding_is_one_line() -> None:
     Path(".env").write_bytes(b"PHAZE_AGENT_ID=\xe9\n")
     with pytest.raises(ConfigError, match=r"\.env is not UTF-8 text"):
         load_settings()
+
+
+def test_between_single_quotes_a_value_is_taken_as_it_stands() -> None:
+    """As Compose takes it; .env.example says so."""
+    Path(".env").write_text("PHAZE_HUB_PASSWORD='pa$word #1'\n", "utf-8")
+    password = load_settings().hub_password
+    assert password is not None
+    assert password.get_secret_value() == "pa$word #1"
+    assert "between single quotes" in example().splitlines()[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, whom something is denied")
+@pytest.mark.parametrize("folder", [0o700, 0o755], ids=["in-a-folder-of-another-user", "of-another-user"])
+def test_a_dotenv_that_may_not_be_read_is_one_line(folder: int) -> None:
+    Path(".env").write_text("PHAZE_AGENT_ID=x\n", "utf-8")
+    Path(".env").chmod(0)
+    Path.cwd().chmod(folder)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError, match=r"^\.env of the working directory cannot be read \(Permission denied\);"):
+            load_settings()
+    finally:
+        os.seteuid(0)
 
 
 def test_a_misspelt_variable_is_told_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:

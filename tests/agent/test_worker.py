@@ -134,6 +134,31 @@ async def test_more_cpu_slots_than_cores_are_warned_of_with_the_numbers(worker: 
     (line,) = [line for line in worker.lines() if line["event"] == "lanes.more_slots_than_cores"]
     assert (line["slots"], line["analyze"], line["fingerprint"]) == (82, 80, 2)
     assert line["cores"] == len(os.sched_getaffinity(0))
+    assert line["remedy"].startswith("lower PHAZE_LANE_ANALYZE_CONCURRENCY")
+
+
+async def test_the_knob_that_is_to_be_lowered_can_be(worker: Process) -> None:
+    knobs = {"PHAZE_LANE_ANALYZE_CONCURRENCY": "1", "PHAZE_LANE_FINGERPRINT_CONCURRENCY": "90"}
+    await worker.start(lane="analyze", module="agent.cli", WORKER_MAX_JOBS="80", **knobs)
+    await worker.until(lambda: any(line["event"] == "lanes.more_slots_than_cores" for line in worker.lines()))
+    (line,) = [line for line in worker.lines() if line["event"] == "lanes.more_slots_than_cores"]
+    assert line["remedy"].startswith("lower PHAZE_LANE_FINGERPRINT_CONCURRENCY")
+
+
+@pytest.mark.parametrize(
+    ("stop", "grace", "warned"),
+    [("40s", "10", False), ("1m30s", "70", False), ("1m30s", "71", True), ("", "71", False)],
+)
+async def test_a_grace_that_compose_does_not_grant_is_warned_of(
+    worker: Process, stop: str, grace: str, warned: bool
+) -> None:
+    await worker.start(lane="io", module="agent.cli", PHAZE_STOP_GRACE=stop, PHAZE_SHUTDOWN_GRACE=grace)
+    await worker.until(lambda: any(line["event"] == "worker.started" for line in worker.lines()))
+    await worker.stop()
+    found = [line for line in worker.lines() if line["event"] == "worker.killed_too_soon"]
+    assert [(line["stop_grace"], line["remedy"].split(" or ")[0]) for line in found] == (
+        [(90.0, "set PHAZE_STOP_GRACE=91s")] if warned else []
+    )
 
 
 async def test_a_busy_analysis_has_one_core_by_its_pins_and_its_threads(

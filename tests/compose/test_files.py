@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from agent.compose_variables import COMPOSE
-from agent.embedded import WORKER_MARGIN
+from agent.errors import ConfigError
 from agent.health import STALE
 from agent.hub.app import known_names
 from agent.lanes import CPU_LANES, DOCUMENT_LANES, LANES
-from agent.settings import ACCEPTED, FROM_FILES, VARIABLES, Settings, load_settings
+from agent.settings import ACCEPTED, FROM_FILES, VARIABLES, WORKER_MARGIN, Settings, load_settings
 from agent.watching.command import watch
 from agent.worker import THREAD_PINS
 from tests.compose.files import FILES, environment, services, text, variables, with_defaults
@@ -129,6 +129,7 @@ WHO_NEEDS = {
     "PHAZE_SET_MINUTES": {"hub"},
     "PHAZE_S3_": {"hub"},
     "PHAZE_HUB_NAMES": {"hub"},
+    "PHAZE_HUB_PROXIES": {"hub"},
     "PHAZE_HUB_DRAIN": {"hub"},
     "PHAZE_FINGERPRINT_ENGINE": {"hub"},
     "PHAZE_PUSH_KEY": {"worker-io", "worker-drain"},
@@ -163,6 +164,21 @@ def test_a_setting_reaches_who_reads_it_and_secrets_nobody_else(name: str) -> No
         for service in got if name != "PHAZE_REDIS_URL" else ():
             file = AGENT[service]["environment"][f"{name}_FILE"]
             assert file is None or file.startswith(f"${{{name}_FILE:-"), "what .env names is read"
+
+
+def test_the_queue_servers_address_is_the_variables_the_files_or_the_own_servers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Compose reads the line, in this order."""
+    said = {service["environment"]["PHAZE_REDIS_URL"] for service in OURS if service in AGENT.values()}
+    assert said == {"${PHAZE_REDIS_URL:-${PHAZE_REDIS_URL_FILE:-redis://valkey:6379/0}}"}
+    file = tmp_path / "address"
+    file.write_text("rediss://user:secret@elsewhere:6379\n", "utf-8")
+    monkeypatch.setenv("PHAZE_REDIS_URL", str(file))
+    assert load_settings().redis_address == "rediss://user:secret@elsewhere:6379"
+    monkeypatch.setenv("PHAZE_REDIS_URL", "/nowhere")
+    with pytest.raises(ConfigError, match=r"PHAZE_REDIS_URL_FILE=/nowhere cannot be read \(No such file"):
+        load_settings()
 
 
 def test_who_must_remember_has_a_volume_for_it() -> None:
@@ -231,6 +247,8 @@ def test_a_stopping_worker_has_time_for_its_own_grace() -> None:
     needed = load_settings().shutdown_grace + WORKER_MARGIN
     for service in [*WORKERS.values(), *CLOUD.values()]:
         assert float(with_defaults(service["stop_grace_period"]).removesuffix("s")) >= needed
+        if service["command"] == ["worker"]:
+            assert service["environment"]["PHAZE_STOP_GRACE"] == service["stop_grace_period"], "it warns of a misfit"
 
 
 def test_no_file_holds_a_secret() -> None:

@@ -40,7 +40,7 @@ async def serving(catalogue: Catalogue, redis: Redis, **settings: Any) -> AsyncI
     """A hub around `catalogue`, on a real socket; its address."""
     given = load_settings(hub_url="http://hub.home.example:8080", **settings)
     app = create_app(given, catalogue, redis=redis, producer=Producer(redis))
-    server = uvicorn.Server(server_config(app))
+    server = uvicorn.Server(server_config(app, given.hub_proxies))
     listener = listen("127.0.0.1", 0)
     running = asyncio.create_task(server._serve([listener]))
     while not server.started:

@@ -3,18 +3,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import structlog
 from redis.asyncio import Redis
 
+from agent.heartbeat import Heartbeat
 from agent.hub import limits
 from agent.hub.catalogue import Catalogue, CatalogueUnavailable
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, METADATA
 from agent.hub.limits import HEADERS
-from tests.hub.deliveries import AGENT, closing, part, result, scan, seen
+from agent.lanes import queue_name
+from agent.phoenix.queue import LaneQueue
+from agent.settings import load_settings
+from tests.hub.deliveries import AGENT, closing, part, result, scan, seen, unread
 
 RESULTS = f"/api/agents/{AGENT}/results"
 
@@ -223,6 +232,18 @@ async def test_a_heartbeat_is_kept(client: httpx.AsyncClient, catalogue: Catalog
     assert row.last_beat_at > 0
 
 
+async def test_a_heartbeat_that_is_refused_says_what_to_do(hub_url: str, redis: Redis) -> None:
+    settings = load_settings(agent_id=AGENT, agent_lane="analyze", hub_url=hub_url)
+    beat = Heartbeat(settings, LaneQueue(redis, queue_name(AGENT, "analyze")), "revoked")
+    with structlog.testing.capture_logs() as lines:
+        assert not await beat.beat()
+    await beat.close()
+    (line,) = lines
+    assert line["event"] == "heartbeat.failed"
+    assert "phaze agents rotate" in line["error"]
+    assert "revoked" in line["error"]
+
+
 async def test_names_that_point_here_from_elsewhere_are_refused(client: httpx.AsyncClient, hub_url: str) -> None:
     port = hub_url.rsplit(":", 1)[1]
     for host, expected in (
@@ -240,6 +261,19 @@ async def test_names_that_point_here_from_elsewhere_are_refused(client: httpx.As
     ):
         for path in ("/", "/api/status", "/api/tracks", "/health"):
             assert (await client.get(path, headers={"Host": host})).status_code == expected, host
+
+
+async def test_what_could_not_be_read_is_on_the_page_and_under_the_table_of_tracks(
+    client: httpx.AsyncClient, catalogue: Catalogue, tmp_path: Path
+) -> None:
+    scan(catalogue, "/m", [seen("/m/a.mp3")], **unread("/m/%3Cb%3Elocked"))
+    page = (await client.get("/")).text
+    assert "1 place not read by the last scan" in page
+    assert "/m/&lt;b&gt;locked: the worker&#39;s user may not read it" in page
+    command = [sys.executable, "-m", "agent.cli", "tracks"]
+    env = {**os.environ, "PHAZE_DATA_DIR": str(tmp_path / "hub")}
+    said = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=60)
+    assert "/m/<b>locked: not read by the last scan: the worker's user may not read it" in said.stdout
 
 
 async def test_the_page_works_without_scripts(client: httpx.AsyncClient, catalogue: Catalogue) -> None:

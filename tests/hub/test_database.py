@@ -89,6 +89,14 @@ def test_reading_needs_a_catalogue(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_in_another_container_than_the_hubs_the_catalogue_is_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("container", "docker")
+    with pytest.raises(CatalogueError, match="docker compose exec hub phaze"):
+        Catalogue(tmp_path, read_only=True)
+
+
 def test_what_is_no_catalogue_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "catalogue.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(CatalogueError, match="restore the file from a backup"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from starlette.routing import Route
 
+from agent.errors import ConfigError
 from agent.hub import attempts
 from agent.hub.app import create_app
 from agent.hub.attempts import FREE, Attempts, network_of
@@ -87,6 +88,27 @@ async def test_a_browser_is_sent_to_the_form_and_on_to_where_it_wanted_to_go(str
 )
 async def test_the_form_leads_nowhere_else(stranger: httpx.AsyncClient, path: str) -> None:
     assert (await enter(stranger, next=path)).headers["location"] == "/"
+
+
+async def test_behind_a_proxy_that_is_named_each_client_is_slowed_down_by_itself(
+    catalogue: Catalogue, redis: Redis
+) -> None:
+    known = {"hub_user": USER, "hub_password": PASSWORD, "hub_proxies": "127.0.0.1, 192.0.2.0/24"}
+    async with serving(catalogue, redis, **known) as url, httpx.AsyncClient(base_url=url) as proxy:
+
+        async def ask(password: str, client: str) -> int:
+            answer = await proxy.get("/api/agents", auth=(USER, password), headers={"X-Forwarded-For": client})
+            return answer.status_code
+
+        assert [await ask("wrong", "198.51.100.1") for _ in range(FREE + 1)] == [401] * FREE + [429]
+        assert await ask(PASSWORD, "198.51.100.2") == 200, "another client"
+        assert await ask("wrong", "198.51.100.3, 198.51.100.1") == 429, "what a client says of itself is not believed"
+        assert await ask("wrong", "198.51.100.1, 192.0.2.9") == 429, "through two proxies"
+
+
+def test_networks_of_proxies_that_are_none_stop_the_start_with_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^PHAZE_HUB_PROXIES=everybody "):
+        load_settings(hub_proxies="everybody")
 
 
 @given(st.text(max_size=20).map(lambda rest: f"/{rest}"))

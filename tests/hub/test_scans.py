@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from agent.hub import schema
+from agent.hub import schema, work
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import ANALYSIS, FILE_TASKS
-from agent.hub.scans import ScanRefused, clean_root
+from agent.hub.scans import ScanRefused, Wish, clean_root
 from pipelines.payload import encode_path
 from tests.hub.deliveries import AGENT, closing, owed, part, result, scan, seen, unread
 
@@ -215,6 +215,27 @@ def test_how_scans_ended_is_told(catalogue: Catalogue) -> None:
     assert ended.errors == [{"path": "/m/\ufffdx", "reason": "permission-denied"}]
     assert still_open.state == "open"
     assert [scan.state for scan in catalogue.scans_since(time.time())] == ["open"]
+
+
+def test_what_the_last_scan_of_all_of_a_root_could_not_read_is_told_until_one_could(
+    catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> list[tuple[str, str]]:
+        return [line for scan in catalogue.last_scans() for line in scan.unread]
+
+    scan(catalogue, "/m", [seen("/m/a")], **unread("/m/x", count=2))
+    scan(catalogue, "/n", [], outcome="skipped")
+    (where, why), more, other = told()
+    assert (where, more) == ("/m/x", ("/m", "and 1 more errors"))
+    assert "PHAZE_UID" in why
+    assert other[0] == "/n"
+    [some] = catalogue.request_scans(AGENT, [Wish(root="/m", paths=["/m/a"])])
+    catalogue.record(AGENT, [closing(some, files=1)])
+    assert len(told()) == 3, "it has not looked there"
+    scan(catalogue, "/m", [seen("/m/a"), seen("/m/x")])
+    assert [path for path, _ in told()] == ["/n"]
+    monkeypatch.setattr(work, "RECENT", 0.0)
+    assert told() == [], "nobody has it scanned any more"
 
 
 def test_debts_are_found_by_index_at_20_000_files(catalogue: Catalogue) -> None:

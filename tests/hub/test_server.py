@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from agent.errors import ConfigError, WrongUse
 from agent.hub.catalogue import Catalogue
 from agent.hub.file_tasks import FINGERPRINT
-from agent.hub.server import listen
+from agent.hub.server import listen, with_secrets
 from agent.operator.agents import agents as commands
 from tests.hub.deliveries import closing, part, result, seen
 
@@ -259,6 +259,21 @@ def test_a_first_start_uses_what_is_set_and_says_what_it_cannot_write(tmp_path: 
     assert re.fullmatch(r"phaze: .*no/file.* cannot be used \(No such file or directory\); .*\n", log)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, whom something is denied")
+def test_another_user_than_at_the_first_start_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hub.password").write_text("x")
+    (tmp_path / "hub.password").chmod(0o600)
+    monkeypatch.setenv("PHAZE_HUB_PASSWORD_FILE", str(tmp_path / "hub.password"))
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError, match=r"Permission denied.*PHAZE_UID.*runbooks/first-start\.md"):
+            with_secrets()
+    finally:
+        os.seteuid(0)
+
+
 def test_agents_are_let_in_and_out_while_the_hub_runs(
     tmp_path: Path, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +308,12 @@ def test_agents_are_let_in_and_out_while_the_hub_runs(
         assert isinstance(refused.exception, WrongUse)
         assert said in str(refused.exception)
         assert refused.output == ""
-    assert "hub's own agent" in agents("rotate", "local").stderr
+    assert f"or the file {tmp_path / 'agent.token'})" in agents("rotate", "local").stderr
+    (tmp_path / "secret").write_text("t")
+    with monkeypatch.context() as patch:
+        patch.setenv("PHAZE_AGENT_TOKEN_FILE", str(tmp_path / "secret"))
+        patch.delenv("PHAZE_AGENT_TOKEN", raising=False)
+        assert f"or the file {tmp_path / 'secret'})" in agents("rotate", "local").stderr, "as in containers"
     assert beat("t", "local") == 403
     stored = (tmp_path / "catalogue.sqlite").read_bytes()
     assert not [token for token in (first, second) if token.encode() in stored]

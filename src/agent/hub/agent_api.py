@@ -166,7 +166,11 @@ async def admit(request: Request, agent_id: str) -> Services:
             401, "send the agent's token as `Authorization: Bearer TOKEN`", {"www-authenticate": "Bearer"}
         )
     if not await asyncio.to_thread(services.catalogue.knows, agent_id, token.strip()):
-        raise HTTPException(403, "this is not the token of that agent; see PHAZE_AGENT_TOKEN and PHAZE_AGENT_ID")
+        raise HTTPException(
+            403,
+            "this is not the token of that agent, or it is revoked; see PHAZE_AGENT_TOKEN and PHAZE_AGENT_ID "
+            "(on the hub, `phaze agents rotate` gives a new one)",
+        )
     return services
 
 

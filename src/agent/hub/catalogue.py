@@ -52,6 +52,7 @@ from agent.hub.tracks import Track, TrackFilter
 from agent.hub.transfers import Chosen, Transfer
 from agent.hub.usage import Usage
 from agent.hub.work import ScanResult, TaskWork
+from agent.kept import in_container
 from agent.phoenix.outbox import Entry
 from pipelines.files.proposals import BatchPayload
 
@@ -91,7 +92,10 @@ class Catalogue:
         """Open, create or migrate `folder / "catalogue.sqlite"`. Raises CatalogueError."""
         self.path = path = folder / FILE_NAME
         if read_only and not path.exists():
-            raise CatalogueError(f"there is no catalogue at {path} yet; make one with `phaze up PATH`")
+            remedy = "it is the hub's: ask in its container (docker compose exec hub phaze ...)"
+            raise CatalogueError(
+                f"there is no catalogue at {path} yet; {remedy if in_container() else 'make one with `phaze up PATH`'}"
+            )
         if not read_only:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -347,6 +351,11 @@ class Catalogue:
         """See `work.scans_since`."""
         with self._database.read() as connection:
             return work.scans_since(connection, moment)
+
+    def last_scans(self) -> list[ScanResult]:
+        """See `work.last_scans`."""
+        with self._database.read() as connection:
+            return work.last_scans(connection)
 
     def results(
         self, service: str, record_id: str | None = None, *, limit: int = 1000, offset: int = 0

@@ -163,6 +163,7 @@ async def index(request: Request) -> Response:
     except BadFilter as error:
         problem, total, found = str(error), 0, []
     now, found_out = await asyncio.gather(services.activity.status(), overview(services))
+    scans = await asyncio.to_thread(services.catalogue.last_scans)
     login: Login = request.app.state.login
     context = {
         "overview": found_out,
@@ -170,6 +171,7 @@ async def index(request: Request) -> Response:
         "query": query,
         "problem": problem,
         "tracks": found,
+        "unread": [line for scan in scans for line in scan.unread],
         "total": total,
         "pages": max(1, math.ceil(total / PER_PAGE)),
         "status": now,

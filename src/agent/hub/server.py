@@ -27,6 +27,7 @@ from agent.hub.file_tasks import use_engine, use_profile, use_sets
 from agent.producer import Producer
 from agent.redis_client import connect
 from agent.settings import Settings, load_settings, secret_file
+from pipelines.documents.addresses import networks_of
 
 log = structlog.get_logger()
 
@@ -62,7 +63,7 @@ async def serve(settings: Settings) -> None:
         producer = Producer(redis)
         stopping = asyncio.Event()
         app = create_app(settings, catalogue, redis=redis, producer=producer, stopping=stopping)
-        server = _Server(server_config(app), stopping)
+        server = _Server(server_config(app, settings.hub_proxies), stopping)
         url = url_of(listener)
         url_file = stack.enter_context(_announced(settings.data_dir / URL_FILE, url))
         login = settings.hub_password is not None
@@ -76,14 +77,16 @@ async def serve(settings: Settings) -> None:
             log.info("hub.stopped")
 
 
-def server_config(app: ASGIApp) -> uvicorn.Config:
-    """How uvicorn serves the app."""
+def server_config(app: ASGIApp, proxies: str | None = None) -> uvicorn.Config:
+    """How uvicorn serves the app. `proxies`: networks from which it is believed for whom somebody asks."""
+    trusted = [str(network) for network in networks_of(proxies or "")]
     return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # anybody may say that he asks for somebody else
+        proxy_headers=bool(trusted),  # anybody may say that he asks for somebody else
+        forwarded_allow_ips=trusted,
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
         timeout_keep_alive=65,  # above the relay's idle time, so that it is never closed under a request
     )
@@ -198,9 +201,11 @@ def with_secrets() -> Settings:
                 found[name], is_new = kept.secret(settings.data_dir / file_name)
                 made = found[name] if is_new and name == "hub_password" else made
     except OSError as error:
+        denied = isinstance(error, PermissionError)
+        hint = " (another PHAZE_UID than before? see runbooks/first-start.md, 6)" if denied else ""
         raise ConfigError(
-            f"{error.filename} cannot be used ({error.strerror}); the first start keeps secrets there: mend that, or "
-            "set PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN"
+            f"{error.filename} cannot be used ({error.strerror}); the first start keeps secrets there: mend that{hint} "
+            "or set PHAZE_HUB_PASSWORD and PHAZE_AGENT_TOKEN"
         ) from None
     if made is not None:
         click.echo(f"the hub's user is {settings.hub_user}, its password {made} (printed this once)")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -80,6 +82,16 @@ def decoded(connection: sa.Connection, ids: Collection[int]) -> dict[int, float]
     return {row.id: heard for row in rows if (heard := number(row.seconds)) is not None}
 
 
+SCAN_ENDS = {
+    "open": "its scan is not finished; the next start goes on",
+    "empty-folder": "it holds nothing at all; is an archive mounted there?",
+    "permission-denied": "the worker's user may not read it; let him (in containers PHAZE_UID says who he is)",
+    "not-mounted": "nothing is mounted there now; its tracks are kept",
+    "root-vanished": "it was taken away meanwhile; is an archive mounted there?",
+}
+"""States and reasons of scans in words; the others speak for themselves."""
+
+
 @dataclass(frozen=True)
 class ScanResult:
     """How one scan ended. `errors`: {"path" for people, "reason"}, the first hundred of `error_count`."""
@@ -100,19 +112,44 @@ class ScanResult:
     changed: int = 0
     """Tracks with another content than before."""
 
+    @property
+    def unread(self) -> list[tuple[str, str]]:
+        """(path, why) of what it could not read, in words."""
+        lines = [(error["path"], SCAN_ENDS.get(error["reason"], error["reason"])) for error in self.errors]
+        if self.state != "done" and not lines:
+            said = self.reason or self.state
+            lines.append((self.root, SCAN_ENDS.get(said, said)))
+        if self.error_count > len(self.errors):
+            lines.append((self.root, f"and {self.error_count - len(self.errors):,} more errors"))
+        return lines
+
 
 def scans_since(connection: sa.Connection, moment: float) -> list[ScanResult]:
     """The scans that ended at or after `moment` (Unix seconds) and those still `open`, oldest first."""
     wanted = sa.or_(scans.c.finished_at >= moment, scans.c.state == OPEN)
     rows = connection.execute(sa.select(scans).where(wanted).order_by(scans.c.requested_at, scans.c.id))
-    found = []
-    for row in rows:
-        report = report_of(json.loads(row.report or "{}")) or ScanReport()
-        errors = [{"path": display_path(error.path), "reason": error.reason} for error in report.errors]
-        count = max(report.error_count, len(errors))
-        passed_over = {"other": report.other, "links": report.links, "special": report.special}
-        passed_over |= {"gone": (row.gone or 0) - (row.moved or 0), "moved": row.moved or 0}
-        root = display_path(row.root)
-        counts = (report.files, count, errors, passed_over, report.other_suffixes)
-        found.append(ScanResult(root, row.state, row.reason, *counts, added=row.added, changed=row.changed))
-    return found
+    return [_scan_result(row) for row in rows]
+
+
+RECENT = 7 * 86_400
+"""Seconds; of a root that nobody has had scanned for longer nothing is said any more."""
+
+
+def last_scans(connection: sa.Connection) -> list[ScanResult]:
+    """Of each root of each agent the last scan of all of it that has ended, where that was within a week."""
+    whole = (scans.c.finished_at >= time.time() - RECENT, scans.c.paths.is_(None))
+    place = (scans.c.agent_id, scans.c.root)
+    last = sa.select(*place, sa.func.max(scans.c.requested_at).label("at")).where(*whole).group_by(*place).subquery()
+    same = sa.and_(*(scans.c[name] == last.c[name] for name in ("agent_id", "root")), scans.c.requested_at == last.c.at)
+    rows = connection.execute(sa.select(scans).join(last, same).where(*whole).order_by(*place))
+    return [_scan_result(row) for row in rows]
+
+
+def _scan_result(row: sa.Row[Any]) -> ScanResult:
+    report = report_of(json.loads(row.report or "{}")) or ScanReport()
+    errors = [{"path": display_path(error.path), "reason": error.reason} for error in report.errors]
+    count = max(report.error_count, len(errors))
+    passed_over = {"other": report.other, "links": report.links, "special": report.special}
+    passed_over |= {"gone": (row.gone or 0) - (row.moved or 0), "moved": row.moved or 0}
+    counts = (report.files, count, errors, passed_over, report.other_suffixes)
+    return ScanResult(display_path(row.root), row.state, row.reason, *counts, added=row.added, changed=row.changed)

@@ -16,7 +16,7 @@ from agent.errors import WrongUse
 from agent.forms import usable_agent_id
 from agent.hub.beats import state_of
 from agent.hub.catalogue import Catalogue, KnownAgent
-from agent.settings import Settings, load_settings
+from agent.settings import Settings, load_settings, secret_file
 
 
 @click.group()
@@ -81,9 +81,10 @@ def _give_token(settings: Settings, catalogue: Catalogue, agent_id: str) -> None
     catalogue.register_agent(agent_id, token)
     click.echo(token)
     if agent_id == settings.agent_id:
+        file = secret_file("agent_token") or settings.data_dir / kept.AGENT_TOKEN
         click.echo(
             f"{agent_id} is the hub's own agent: give this token to the hub as well (PHAZE_AGENT_TOKEN, or the file "
-            f"{settings.data_dir / kept.AGENT_TOKEN}), else its next start brings back the token it was given",
+            f"{file}), else its next start brings back the token it was given",
             err=True,
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
@@ -28,30 +29,38 @@ PIPE_WIDTH = 200
 
 @click.command()
 @click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, one list.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON: one list, with --watch a line a look.")
 def lanes(watch: bool, as_json: bool) -> None:
     """What waits and runs on each lane of this agent, and on its base queue from before lanes."""
     settings = load_settings()
 
     async def look() -> None:
         async with server(settings) as client:
-            rows = await get_queue_activity(client, [settings.agent_id])
-            if as_json:
-                click.echo(json.dumps([asdict(row) for row in rows], indent=2))
-                return
-            console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-            if not watch:
-                console.print(table(rows))
-                return
-            with Live(table(rows), console=console, auto_refresh=False) as live:
+            with _screen(watch=watch, as_json=as_json) as show:
                 while True:
+                    show(await get_queue_activity(client, [settings.agent_id]))
+                    if not watch:
+                        return
                     await asyncio.sleep(REFRESH)
-                    live.update(table(await get_queue_activity(client, [settings.agent_id])), refresh=True)
 
     try:
         run(look())
     except KeyboardInterrupt:
         return
+
+
+@contextmanager
+def _screen(*, watch: bool, as_json: bool) -> Iterator[Callable[[list[QueueActivity]], None]]:
+    """What shows the rows: on a terminal in place of those before, into a pipe after them, as JSON a line a look."""
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    if as_json:
+        indent = None if watch else 2
+        yield lambda rows: click.echo(json.dumps([asdict(row) for row in rows], indent=indent))
+    elif watch and sys.stdout.isatty():
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda rows: live.update(table(rows), refresh=True)
+    else:
+        yield lambda rows: console.print(table(rows))
 
 
 def table(rows: Iterable[QueueActivity]) -> Table:

@@ -57,6 +57,7 @@ class WatchedRoot:
         self._watching = False
         self._turned = time.monotonic()
         self._complain = OncePer(60.0)
+        self._said = ""
         self._failed_at: deque[float] = deque(maxlen=OFTEN)
         self._forget()
 
@@ -85,7 +86,9 @@ class WatchedRoot:
                 self._failed_at.append(time.monotonic())
                 often = len(self._failed_at) == OFTEN and self._failed_at[-1] - self._failed_at[0] < OFTEN_WITHIN
                 self._poll = self._poll or often or not error.again
-                log.warning("watch.begins_anew", root=self.shown, error=str(error), polling=self._poll)
+                if (said := str(error)) != self._said or self._complain():
+                    log.warning("watch.begins_anew", root=self.shown, error=said, polling=self._poll)
+                self._said = said
             except Exception:  # a fault of ours must not end the watch for good
                 log.exception("watch.failed", root=self.shown)
             self._watching = False

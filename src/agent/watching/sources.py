@@ -51,6 +51,9 @@ HINTS = {
 """Words in an error of watchfiles that would come again -> the remedy. That a file is read is a notice as well."""
 
 
+LET_READ = "let the watcher's user read it (in containers PHAZE_UID says who he is)"
+
+
 class SourceFailed(Exception):
     """There will be no more from this source; the message says why. `again`: another one of its kind may do better."""
 
@@ -79,7 +82,7 @@ def notified(root: bytes, stop: Event) -> Source:
     except FileNotFoundError:
         raise SourceFailed("it is not there") from None
     except PermissionError as error:
-        raise SourceFailed(f"not all of its folders may be read ({error})", again=False) from None
+        raise SourceFailed(f"not all of its folders may be read ({error}); {LET_READ}", again=False) from None
     except OSError as error:
         remedy = "raise the sysctl fs.inotify.max_user_watches to get notices"
         raise SourceFailed(f"{str(error).partition('. about')[0]}: {remedy}", again=False) from None
@@ -101,7 +104,8 @@ def polled(root: bytes, period: float, stop: Event) -> Source:
             yield {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
             before = after
     except OSError as error:
-        raise SourceFailed(f"it cannot be read ({error.strerror})") from None
+        remedy = f"; {LET_READ}" if isinstance(error, PermissionError) else ""
+        raise SourceFailed(f"it cannot be read ({error.strerror}){remedy}") from None
 
 
 def _snapshot(root: bytes) -> Generator[set[bytes], None, dict[bytes, Stamp]]:

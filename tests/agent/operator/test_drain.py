@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import sys
 import time
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 from saq.queue.redis import RedisQueue
 
@@ -35,6 +39,30 @@ async def test_lanes_shows_every_lane_and_the_base_queue_only_while_it_matters(r
     rows = {row["lane"]: row for row in json.loads(await phaze("lanes", "--json"))}
     assert (rows[None]["queued"], rows["io"]["scheduled"], rows["io"]["queued"]) == (1, 1, 0)
     assert 0 <= rows[None]["oldest"] < 60
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
+async def test_a_watch_into_a_pipe_shows_each_look_after_the_last(
+    redis: Redis, valkey_url: str, options: tuple[str, ...]
+) -> None:
+    argv = [sys.executable, "-m", "agent.cli", "lanes", "--watch", *options]
+    env = {**os.environ, "PHAZE_REDIS_URL": valkey_url}
+    process = await asyncio.create_subprocess_exec(*argv, env=env, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    seen: list[int] = []  # what was queued on io, look by look
+    async with asyncio.timeout(60):
+        while 1 not in seen:
+            line = (await process.stdout.readline()).decode()
+            assert "\x1b" not in line
+            if options:
+                seen += [row["queued"] for row in json.loads(line) if row["lane"] == "io"]
+            elif line.startswith(" io "):
+                seen.append(int(line.split()[1]))
+            if seen == [0]:
+                await LaneQueue(redis, name=queue_name("local", "io")).enqueue("push_file", key="push_file:2")
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+    assert seen[0] == 0
 
 
 async def test_what_is_paused_shows_by_its_name_be_it_a_lane_or_a_task(redis: Redis, phaze: Phaze) -> None:

@@ -140,6 +140,33 @@ def test_a_folder_that_may_not_be_read_refuses_the_notices() -> None:
         argv = [sys.executable, "-c", f"import os\n{CODE.replace('print(', 'os.seteuid(65534); print(')}", place]
         run = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert "not all of its folders may be read" in run.stderr, run.stdout
+    assert "PHAZE_UID" in run.stderr
+
+
+WATCH = """
+import os, sys, threading
+from agent import logs
+from agent.settings import load_settings
+from agent.watching import root
+root.RETRY = 0.1
+logs.configure("info", "json", part="watch")
+stop = threading.Event()
+threading.Timer(3.0, stop.set).start()
+settings = load_settings(agent_token="t")
+os.seteuid(65534)
+root.WatchedRoot(sys.argv[1].encode(), settings, stop).run()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, whom something is denied")
+def test_a_root_that_stays_unreadable_is_told_once_with_the_remedy_and_not_at_every_look() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        run = subprocess.run(
+            [sys.executable, "-c", WATCH, place], capture_output=True, text=True, timeout=60, check=False
+        )
+    lines = [line for line in run.stderr.splitlines() if "watch.begins_anew" in line]
+    assert 1 <= len(lines) <= 3, run.stderr  # for the notices, for the polling, and at most one more a minute
+    assert all("PHAZE_UID" in line for line in lines)
 
 
 Mount = namedtuple("Mount", "mountpoint fstype")

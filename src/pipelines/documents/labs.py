@@ -265,9 +265,13 @@ def _name(row: Row) -> str:
 
 
 def _unit_in_name(name: str) -> tuple[str, str]:
-    """`Hämoglobin (g/dl)` -> the name and the unit; the unit is empty where the name ends with none."""
+    """`Hämoglobin (g/dl)` -> the name and the unit; the unit is empty where the name ends with none, or with
+    another name (`Prothrombin time (INR)`)."""
     match = re.fullmatch(r"(?P<name>.*\S)\s*(?:[(\[](?P<in>[^()\[\]]+)[)\]]|,\s*(?P<after>[^,]+))", name)
     if match is None:
         return name, ""
     unit = (match["in"] or match["after"]).strip()
-    return (match["name"], unit) if ucum(unit) is not None else (name, "")
+    code = ucum(unit)
+    if code is None or (code.startswith("{") and known(unit)):
+        return name, ""
+    return match["name"], unit

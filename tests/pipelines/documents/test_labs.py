@@ -312,3 +312,29 @@ Ferritin 95 ng/mL 15-150
 Results:
 Insulin: 12 mU/L
 """) == [("Testosterone", "512", "ng/dL"), ("Ferritin", "95", "ng/mL"), ("Insulin", "12", "mU/L")]
+
+
+@pytest.mark.parametrize("flag", ["+", "++", "-", "*", "H"])
+def test_a_flag_before_its_value_is_not_the_value(flag: str) -> None:
+    head = page("Bepaling | Uitslag | Eenheid | Referentie").lines[0]
+    row = page("\n\nKreatinine | 121 | umol/l | 60 - 110").lines[0].model_copy(update={"top": 70.0, "bottom": 79.0})
+    row.cells.insert(1, Cell(text=flag, left=130, right=135))
+    table = Page(number=1, width=600, height=800, source="text", lines=[head, row])
+    found = [(fact.name, fact.value.printed, fact.flag) for fact in biomarkers([table])]
+    assert found == [("Kreatinine", "121", flag)]
+
+
+def test_a_plus_alone_is_a_result() -> None:
+    assert said("Test | Result | Unit\nUrine protein | + |") == [("Urine protein", "+", "")]
+
+
+def test_of_several_results_on_a_line_each_has_its_own_flag() -> None:
+    found = read("Test | Units | 2024-03-05 | 2024-02-01 | 2024-01-03\nPotassium | mmol/L | 4.8 | 5.6 H | 3.1 L")
+    assert [(fact.value.printed, fact.flag) for fact in found] == [("4.8", ""), ("5.6", "H"), ("3.1", "L")]
+
+
+def test_a_second_name_in_brackets_is_no_unit() -> None:
+    assert said("Test | Result | Range\nProthrombin time (INR) | 1.02 | 0.8-1.2\nIron (mg/L) | 1.1 | 0.6-1.8") == [
+        ("Prothrombin time (INR)", "1.02", ""),
+        ("Iron", "1.1", "mg/L"),
+    ]

@@ -59,6 +59,12 @@ def test_dated_columns_are_results_of_their_dates() -> None:
     assert [(fact.value.printed, fact.date) for fact in found] == [("95", "2024-03-05"), ("88", "2023-02-01")]
 
 
+def test_a_dated_columns_year_may_have_two_digits_and_its_month_a_name() -> None:
+    found = read("Test | Units | 01 Jan 24 | 14 Feb. 24 | 30 Sept 23\nGlucose | mg/dL | 95 | 88 | 90")
+    dated = [(fact.value.printed, fact.date) for fact in found]
+    assert dated == [("95", "2024-01-01"), ("88", "2024-02-14"), ("90", "2023-09-30")]
+
+
 def test_tables_side_by_side() -> None:
     assert said("Test | Result | Units | Test | Result | Units\nGlucose | 95 | mg/dL | TSH | 2.1 | mIU/L") == [
         ("Glucose", "95", "mg/dL"),

@@ -16,7 +16,7 @@ from pipelines.documents.facts import Biomarker, Span
 from pipelines.documents.headings import Head, beside, heads, is_more_of_a_head
 from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.loose import loose_rows
-from pipelines.documents.names import known, specimen_named, specimen_within, words
+from pipelines.documents.names import known, specimen_in_name, specimen_named, specimen_within, words
 from pipelines.documents.notes import GAP, heading_of
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
@@ -252,7 +252,7 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str
     date = dates.parse_date(own, habits.order) if own else taken  # a column's day that is not understood is another
     return Biomarker(
         name=name, value=value, unit=unit, reference=reference, flag=flag,
-        specimen=specimen or heard or "", date=date, span=span,
+        specimen=specimen or specimen_in_name(name) or heard, date=date, span=span,
     )  # fmt: skip
 
 

@@ -257,11 +257,13 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str
 
 
 def _name(row: Row) -> str:
-    """Without bullets before it, and the dots that lead to the value."""
+    """Without bullets before it, the dots that lead to the value, and the code of the laboratory (`WBC 01`)."""
     text = " ".join(piece.text for piece in row.names)[:LONGEST_PRINTED]
     bare = text.rstrip(" .\u2026_\u00b7")
     text = bare if len(text[len(bare) :].replace(" ", "")) > 1 else text.strip()
-    return text.lstrip("\u2022\u00b7\u25aa\u25cf >*-").rstrip(" :*=")
+    text = text.lstrip("\u2022\u00b7\u25aa\u25cf >*-").rstrip(" :*=")
+    without = re.sub(r"\s0\d$", "", text)
+    return without if known(without) and not known(text) else text
 
 
 def _unit_in_name(name: str) -> tuple[str, str]:

@@ -344,3 +344,16 @@ def test_a_second_name_in_brackets_is_no_unit() -> None:
         ("Prothrombin time (INR)", "1.02", ""),
         ("Iron", "1.1", "mg/L"),
     ]
+
+
+def test_a_method_in_brackets_is_no_name_of_the_second_units_value() -> None:
+    assert said("Créatinine | 8,4 | mg/L | 5,0 à 9,0\n(Enzymatique - Roche) | 74 | µmol/L | 44 à 80") == [
+        ("Créatinine", "8,4", "mg/L")
+    ]
+
+
+def test_a_laboratorys_code_after_a_name_is_no_part_of_it() -> None:
+    assert said("Test | Result | Units\nWBC 01 | 6.2 | x10E3/uL\nMCV 02 | 78 | fL") == [
+        ("WBC", "6.2", "x10E3/uL"),
+        ("MCV", "78", "fL"),
+    ]

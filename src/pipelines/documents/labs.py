@@ -23,7 +23,7 @@ from pipelines.documents.pieces import lines_with_offsets, pieces
 from pipelines.documents.ranges import parse_range, unit_of_range
 from pipelines.documents.sentences import sentences
 from pipelines.documents.tables import Row, holds_another, table_rows
-from pipelines.documents.units import ucum
+from pipelines.documents.units import CALCULATED, ucum
 from pipelines.documents.values import Decimal, decimal_beside, decimal_sign, parse_value
 from pipelines.documents.wrapped import complete
 
@@ -241,6 +241,7 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str
         name, unit = _unit_in_name(name)
     if not unit:
         unit = next((found for piece in row.reference if (found := unit_of_range(piece.text))), "")
+    unit = CALCULATED.sub("", unit)
     specimen = specimen_named(row.specimen.text) if row.specimen else None
     if specimen is None and "," in name:
         specimen = specimen_named(name.rpartition(",")[2])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pipelines.documents.facts import Biomarker
 from pipelines.documents.labs import biomarkers
 from pipelines.documents.page import Cell, Line, Page
+from pipelines.documents.units import ucum
 from tests.pipelines.documents.pages import page
 
 
@@ -357,3 +358,12 @@ def test_a_laboratorys_code_after_a_name_is_no_part_of_it() -> None:
         ("WBC", "6.2", "x10E3/uL"),
         ("MCV", "78", "fL"),
     ]
+
+
+def test_calculated_behind_a_range_or_a_unit_hides_neither() -> None:
+    found = read(
+        "Test Name | In Range | Reference Range\nLDL | 125 | <130 mg/dL (calc)\nChol/HDL ratio | 3.7 | <5.0 (calc)"
+    )
+    ends = [fact.reference.high if fact.reference else None for fact in found]
+    assert [(fact.unit, end) for fact, end in zip(found, ends, strict=True)] == [("mg/dL", 130.0), ("", 5.0)]
+    assert ucum("mg/dL (calc)") == "mg/dL"

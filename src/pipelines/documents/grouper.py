@@ -20,7 +20,7 @@ from pipelines.context import Policy, TaskContext, task
 from pipelines.documents.atoms import charge, molar_mass
 from pipelines.documents.facts import Biomarker, Facts, Span
 from pipelines.documents.likeness import alike
-from pipelines.documents.names import Analyte, analytes, known
+from pipelines.documents.names import Analyte, analytes, known, specimen_in_name
 from pipelines.documents.units import FEU, convert, ucum
 from pipelines.documents.values import Comparator
 from pipelines.payload import Payload, TaskResult
@@ -115,9 +115,10 @@ def _the_one(marker: Biomarker, named: list[Analyte], *, strict: bool = False) -
     `strict`: the unit must be known and of the analyte's kind. Otherwise a unit that is not known, or not printed, is
     no reason against a name that is known; one of another kind always is.
     """
-    if not marker.specimen and _is_of_another(ucum(marker.unit) or "", named):
+    said = marker.specimen or specimen_in_name(marker.name)
+    if not said and _is_of_another(ucum(marker.unit) or "", named):
         return None
-    specimen = {"serum": "blood", "plasma": "blood"}.get(marker.specimen, marker.specimen) or _usual_specimen(named)
+    specimen = {"serum": "blood", "plasma": "blood"}.get(said, said) or _usual_specimen(named)
     left = [analyte for analyte in named if analyte.specimen == specimen]
     fitting = [analyte for analyte in left if _unit_agrees(marker, analyte, strict)]
     if len(fitting) > 1:

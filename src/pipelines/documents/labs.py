@@ -16,14 +16,14 @@ from pipelines.documents.facts import Biomarker, Span
 from pipelines.documents.headings import Head, beside, heads, is_more_of_a_head
 from pipelines.documents.lab_lines import Read, usual_step
 from pipelines.documents.loose import loose_rows
-from pipelines.documents.names import known, specimen_named, specimen_within, words
+from pipelines.documents.names import known, specimen_in_name, specimen_named, specimen_within, words
 from pipelines.documents.notes import GAP, heading_of
 from pipelines.documents.page import Page
 from pipelines.documents.pieces import lines_with_offsets, pieces
 from pipelines.documents.ranges import parse_range, unit_of_range
 from pipelines.documents.sentences import sentences
 from pipelines.documents.tables import Row, holds_another, table_rows
-from pipelines.documents.units import ucum
+from pipelines.documents.units import CALCULATED, ucum
 from pipelines.documents.values import Decimal, decimal_beside, decimal_sign, parse_value
 from pipelines.documents.wrapped import complete
 
@@ -241,6 +241,7 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str
         name, unit = _unit_in_name(name)
     if not unit:
         unit = next((found for piece in row.reference if (found := unit_of_range(piece.text))), "")
+    unit = CALCULATED.sub("", unit)
     specimen = specimen_named(row.specimen.text) if row.specimen else None
     if specimen is None and "," in name:
         specimen = specimen_named(name.rpartition(",")[2])
@@ -252,22 +253,28 @@ def _biomarker(page: Page, row: Row, habits: Conventions, heard: str, taken: str
     date = dates.parse_date(own, habits.order) if own else taken  # a column's day that is not understood is another
     return Biomarker(
         name=name, value=value, unit=unit, reference=reference, flag=flag,
-        specimen=specimen or heard or "", date=date, span=span,
+        specimen=specimen or specimen_in_name(name) or heard, date=date, span=span,
     )  # fmt: skip
 
 
 def _name(row: Row) -> str:
-    """Without bullets before it, and the dots that lead to the value."""
+    """Without bullets before it, the dots that lead to the value, and the code of the laboratory (`WBC 01`)."""
     text = " ".join(piece.text for piece in row.names)[:LONGEST_PRINTED]
     bare = text.rstrip(" .\u2026_\u00b7")
     text = bare if len(text[len(bare) :].replace(" ", "")) > 1 else text.strip()
-    return text.lstrip("\u2022\u00b7\u25aa\u25cf >*-").rstrip(" :*=")
+    text = text.lstrip("\u2022\u00b7\u25aa\u25cf >*-").rstrip(" :*=")
+    without = re.sub(r"\s0\d$", "", text)
+    return without if known(without) and not known(text) else text
 
 
 def _unit_in_name(name: str) -> tuple[str, str]:
-    """`Hämoglobin (g/dl)` -> the name and the unit; the unit is empty where the name ends with none."""
+    """`Hämoglobin (g/dl)` -> the name and the unit; the unit is empty where the name ends with none, or with
+    another name (`Prothrombin time (INR)`)."""
     match = re.fullmatch(r"(?P<name>.*\S)\s*(?:[(\[](?P<in>[^()\[\]]+)[)\]]|,\s*(?P<after>[^,]+))", name)
     if match is None:
         return name, ""
     unit = (match["in"] or match["after"]).strip()
-    return (match["name"], unit) if ucum(unit) is not None else (name, "")
+    code = ucum(unit)
+    if code is None or (code.startswith("{") and known(unit)):
+        return name, ""
+    return match["name"], unit

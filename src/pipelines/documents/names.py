@@ -106,6 +106,18 @@ def specimen_within(text: str) -> str | None:
     return None
 
 
+@cache
+def specimen_in_name(name: str) -> str:
+    """`urine` of `Amylase im Urin` and `U-Amylase`, `csf` of `Glucose CSF`; empty where the name says no specimen but
+    blood: that is the usual one, and `Occult blood` is what is looked for."""
+    if re.match(r"d?U-(?=\w)", name):
+        return "urine"
+    words = re.findall(r"\w+", name)
+    parts = [" ".join(words[at : at + size]) for size in (1, 2, 3) for at in range(len(words) - size + 1)]
+    said = (specimen_named(part) for part in parts if len(part) > 2)
+    return next((found for found in said if found in ("urine", "stool", "csf", "saliva")), "")
+
+
 def _variants(name: str) -> list[str]:
     """The name as printed, then without what laboratories add: method, specimen, notes, what stands in brackets."""
     found = [name]

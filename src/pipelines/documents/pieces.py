@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from pipelines.documents.dates import parse_date
 from pipelines.documents.names import known, plain
 from pipelines.documents.names import words as vocabulary
 from pipelines.documents.page import Line, Page
@@ -26,6 +27,8 @@ _DATE = re.compile(
     r"|\d{1,2}[-./ ](?:de )?[^\W\d_]{3,10}\.?[-./ ](?:de )?\d{4}|\d{1,2}[-/][^\W\d_]{3,5}[-/]\d{2}"
     r"|[^\W\d_]{3,10}\.? \d{1,2},? \d{4}"
 )
+_SHORT = re.compile(r"\d{1,2} [^\W\d_]{3,5}\.? \d{2}(?!\d)")
+"""`01 Jan 24` is a date if its word is a month."""
 _TIME = re.compile(r"\d{1,2}[:h]\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 _GLUED = re.compile(
     rf"(?P<before>\*+|[↑↓▲▼]|[HL](?=[\d<>]))?(?P<value>(?:[<>≤≥]=?)?{NUMBER})(?P<after>\*+|[↑↓▲▼!]+|\(?(?:HH|LL|H|L|h|l)\)?|[^\W\d_%/\u00b5].*|[%/\u00b5\u03bc].*)?"
@@ -63,6 +66,8 @@ class Word:
 def is_date(text: str) -> bool:
     """True for a date, with or without a time."""
     match = _DATE.match(text)
+    if match is None and (short := _SHORT.match(text)) and parse_date(short[0], ""):
+        match = short
     return (
         match is not None
         and (rest := text[match.end() :].strip(" ,.")) is not None

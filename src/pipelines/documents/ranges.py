@@ -7,7 +7,7 @@ import re
 from pydantic import BaseModel
 
 from pipelines.documents.names import words
-from pipelines.documents.units import ucum
+from pipelines.documents.units import CALCULATED, ucum
 from pipelines.documents.values import COMPARATOR, NUMBER, Decimal, comparator, in_words, number
 
 
@@ -78,6 +78,7 @@ def _unbracketed(text: str) -> str:
 
 
 def _without_unit(text: str) -> tuple[str, str | None]:
+    text = CALCULATED.sub("", text)
     words = text.split(" ")
     for count in (1, 2, 3):
         if len(words) > count and any(c.isdigit() for c in words[-count - 1]):

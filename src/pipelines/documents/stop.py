@@ -23,6 +23,8 @@ def is_no_name(name: str) -> bool:
     """True for what is printed before a number and names no analyte: `Page`, `Desirable`, a sentence."""
     text = " ".join(plain(name).strip(" .:*-()[]").split())
     exact, starts = _stopped()
+    if re.fullmatch(r"\([^()]*\)", name.strip()):  # a method, under the name whose second unit this line has
+        return True
     if not re.search(r"[^\W\d_]", text) or text in exact:
         return True
     if re.search(r"[<>≤≥=]\s*\d|\d\s*(?:mg|g|ng|mmol|u|iu|ie|ui)/", text):

@@ -17,6 +17,9 @@ POINTS_A_COST = 15.0
 NEAR = 45.0
 """Points that a value may stand beside its heading."""
 
+FLAG_GAP = 20.0
+"""Points from a result to its flag, where a line has several results."""
+
 INDENT = 30.0
 """Points that a name may stand to the right of its heading, or `OUTDENT` to the left."""
 OUTDENT = 18.0
@@ -122,10 +125,9 @@ def _rows_of(placed: list[tuple[Piece, Head]], columns: list[Head], group: int) 
     ]
     if not results or _is_whole_without(results[0][0], names, of("name")):
         return []
-    if all(head.dated for _, head in results):
-        chosen = list({head.left: (piece, head) for piece, head in reversed(results)}.values())
-    else:
-        chosen = results[:1]
+    results = [entry for entry in results if not _is_flag_of_another(entry, results)]
+    dated = all(head.dated for _, head in results)
+    chosen = list({head.left: (piece, head) for piece, head in reversed(results)}.values()) if dated else results[:1]
     rows = []
     for value, head in sorted(chosen, key=lambda entry: entry[0].left):
         unit = next(iter(of("unit")), None)
@@ -135,9 +137,11 @@ def _rows_of(placed: list[tuple[Piece, Head]], columns: list[Head], group: int) 
                 (p for p in beside if p.roles == {"unit"} or ("unit" in p.roles and p.cell == value.cell)), None
             )
         flag = next((p for p in of("flag") if p is not unit), None)
-        if flag is None:
+        if len(chosen) > 1:
+            flag = _flag_beside(value, [piece for piece, _ in placed])
+        elif flag is None:
             flag = next((p for p in of("result", "unit") if "flag" in p.roles and p not in (value, unit)), None)
-        if flag is None:  # one that stands far to the right of its value
+        if flag is None and len(chosen) == 1:  # one that stands far to the right of its value
             flag = next((p for p in of("reference") if p.roles == {"flag"}), None)
         reference = [p for p in of("reference") if p not in (unit, flag, value)]
         if not reference:
@@ -146,6 +150,21 @@ def _rows_of(placed: list[tuple[Piece, Head]], columns: list[Head], group: int) 
         date = next((piece for piece in of("date") if "date" in piece.roles), None)
         rows.append(Row(names, value, unit, reference, flag, specimen, date, head.dated, group))
     return rows
+
+
+def _is_flag_of_another(entry: tuple[Piece, Head], results: list[tuple[Piece, Head]]) -> bool:
+    """True for `+` before `11.8` under one heading: alone it would be the result."""
+    piece, head = entry
+    others = [other for other, above in results if above is head and "flag" not in other.roles]
+    return "flag" in piece.roles and bool(others)
+
+
+def _flag_beside(value: Piece, some: list[Piece]) -> Piece | None:
+    """Of several results on a line each has its own flag, right behind it (`5.6 H`), or before it in its cell."""
+    at = next(index for index, piece in enumerate(some) if piece is value)
+    after = [piece for piece in some[at + 1 : at + 2] if piece.left - value.right <= FLAG_GAP]
+    before = [piece for piece in some[max(at - 1, 0) : at] if piece.cell == value.cell]
+    return next((piece for piece in (*after, *before) if "flag" in piece.roles and "range" not in piece.roles), None)
 
 
 def _is_whole_without(value: Piece, names: list[Piece], first: list[Piece]) -> bool:

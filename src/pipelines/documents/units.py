@@ -98,10 +98,15 @@ def _part(printed: str) -> str | None:
     return folded.get(printed.casefold().rstrip(".") or printed)
 
 
+CALCULATED = re.compile(r"\s+\(calc(?:ulated)?\.?\)$", re.I)
+"""What may stand behind the unit or range of a result that was not measured: `mg/dL (calc)`."""
+
+
 def _tidied(printed: str) -> str:
     text = " ".join(printed.replace("\u2044", "/").replace("\u2215", "/").replace("\u03bc", "\u00b5").split())
     if text.startswith(("[", "(")) and text.endswith(("]", ")")) and text[1:-1].count("(") == 0 and "iU" not in text:
         text = text[1:-1].strip()
+    text = CALCULATED.sub("", text)
     text = re.sub(r"\s+(?:per|pro|par|por|je)\s+", "/", text, flags=re.I)
     text = re.sub(r"\s*/\s*", "/", text)
     return _IN_HUNDRED.sub(lambda match: f"{match[1].lower()}/dL", text)

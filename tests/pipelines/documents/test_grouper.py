@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipelines.context import InlineContext
 from pipelines.documents.facts import Biomarker, Facts, Span
 from pipelines.documents.grouper import GroupPayload, analyte_of, group, group_facts, run
-from pipelines.documents.names import aliases, analytes, known
+from pipelines.documents.names import aliases, analytes, known, specimen_in_name
 from pipelines.documents.parser import parse_by_rules
 from pipelines.documents.values import parse_value
 from tests.pipelines.documents.pages import page
@@ -44,6 +44,11 @@ def slug(*args: str) -> str | None:
         (("Neutrophils", "4.1", "10^3/uL"), "neutrophils_abs"),
         (("WBC", "2", "/HPF", "urine"), "urine_wbc"),
         (("Витамин В12", "400", "пг/мл"), "vitamin_b12"),
+        (("Draslík", "4,1", "mmol/l"), "potassium"),
+        (("Kyselina močová", "300", "µmol/l"), "uric_acid"),
+        (("Lökosit", "6,1", "10^3/µL"), "wbc"),
+        (("Üre", "29", "mg/dL"), "urea"),
+        (("Nötrofil", "54", "%"), "neutrophils_pct"),
         (("INR", "1.0"), "inr"),
         (("TSH", "1.98", "mU/L"), "tsh"),
         (("TSH", "1.98", "\u00b5U/mL"), "tsh"),
@@ -187,3 +192,34 @@ def test_a_number_in_a_name_may_make_it_another(name: str, unit: str, slug: str)
     grouped = group_facts([parse_by_rules([page(f"Test | Result | Unit\n{name} | 40 | {unit}")])])
     assert [group.slug for group in grouped.groups] == [slug] * bool(slug)
     assert len(grouped.unmapped) == (not slug)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "unit", "expected"),
+    [
+        ("Amylase urine", "200", "U/L", None),
+        ("U-Amylase", "200", "U/L", None),
+        ("Kalium im Urin", "30", "mmol/L", "urine_potassium"),
+        ("Leukozyten im Urin", "3", "/uL", None),
+        ("Glucose CSF", "3.1", "mmol/L", None),
+        ("Cortisol saliva", "5", "nmol/L", None),
+        ("Urine albumin", "12", "mg/L", "urine_albumin"),
+        ("Blood urea", "30", "mg/dL", "urea"),
+        ("Harnstoff", "30", "mg/dL", "urea"),
+        ("Uric acid", "6", "mg/dL", "uric_acid"),
+    ],
+)
+def test_what_a_name_says_was_sampled_is_never_taken_for_blood(
+    name: str, value: str, unit: str, expected: str | None
+) -> None:
+    assert slug(name, value, unit) == expected
+
+
+def test_no_name_of_the_table_says_another_specimen_than_its_own() -> None:
+    table = analytes()
+    said = [
+        (slug, specimen_in_name(alias)) for words, slugs in aliases().items() for slug in slugs
+        for alias in [" ".join(words)] if specimen_in_name(alias)
+    ]  # fmt: skip
+    assert said
+    assert [(slug, found) for slug, found in said if found != table[slug].specimen] == []

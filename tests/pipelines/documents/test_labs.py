@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pipelines.documents.facts import Biomarker
 from pipelines.documents.labs import biomarkers
 from pipelines.documents.page import Cell, Line, Page
+from pipelines.documents.units import ucum
 from tests.pipelines.documents.pages import page
 
 
@@ -57,6 +58,12 @@ def test_the_previous_result_is_not_taken_wherever_its_column_stands() -> None:
 def test_dated_columns_are_results_of_their_dates() -> None:
     found = read("Test | Units | 2024-03-05 | 2023-02-01\nGlucose | mg/dL | 95 | 88")
     assert [(fact.value.printed, fact.date) for fact in found] == [("95", "2024-03-05"), ("88", "2023-02-01")]
+
+
+def test_a_dated_columns_year_may_have_two_digits_and_its_month_a_name() -> None:
+    found = read("Test | Units | 01 Jan 24 | 14 Feb. 24 | 30 Sept 23\nGlucose | mg/dL | 95 | 88 | 90")
+    dated = [(fact.value.printed, fact.date) for fact in found]
+    assert dated == [("95", "2024-01-01"), ("88", "2024-02-14"), ("90", "2023-09-30")]
 
 
 def test_tables_side_by_side() -> None:
@@ -312,3 +319,51 @@ Ferritin 95 ng/mL 15-150
 Results:
 Insulin: 12 mU/L
 """) == [("Testosterone", "512", "ng/dL"), ("Ferritin", "95", "ng/mL"), ("Insulin", "12", "mU/L")]
+
+
+@pytest.mark.parametrize("flag", ["+", "++", "-", "*", "H"])
+def test_a_flag_before_its_value_is_not_the_value(flag: str) -> None:
+    head = page("Bepaling | Uitslag | Eenheid | Referentie").lines[0]
+    row = page("\n\nKreatinine | 121 | umol/l | 60 - 110").lines[0].model_copy(update={"top": 70.0, "bottom": 79.0})
+    row.cells.insert(1, Cell(text=flag, left=130, right=135))
+    table = Page(number=1, width=600, height=800, source="text", lines=[head, row])
+    found = [(fact.name, fact.value.printed, fact.flag) for fact in biomarkers([table])]
+    assert found == [("Kreatinine", "121", flag)]
+
+
+def test_a_plus_alone_is_a_result() -> None:
+    assert said("Test | Result | Unit\nUrine protein | + |") == [("Urine protein", "+", "")]
+
+
+def test_of_several_results_on_a_line_each_has_its_own_flag() -> None:
+    found = read("Test | Units | 2024-03-05 | 2024-02-01 | 2024-01-03\nPotassium | mmol/L | 4.8 | 5.6 H | 3.1 L")
+    assert [(fact.value.printed, fact.flag) for fact in found] == [("4.8", ""), ("5.6", "H"), ("3.1", "L")]
+
+
+def test_a_second_name_in_brackets_is_no_unit() -> None:
+    assert said("Test | Result | Range\nProthrombin time (INR) | 1.02 | 0.8-1.2\nIron (mg/L) | 1.1 | 0.6-1.8") == [
+        ("Prothrombin time (INR)", "1.02", ""),
+        ("Iron", "1.1", "mg/L"),
+    ]
+
+
+def test_a_method_in_brackets_is_no_name_of_the_second_units_value() -> None:
+    assert said("Créatinine | 8,4 | mg/L | 5,0 à 9,0\n(Enzymatique - Roche) | 74 | µmol/L | 44 à 80") == [
+        ("Créatinine", "8,4", "mg/L")
+    ]
+
+
+def test_a_laboratorys_code_after_a_name_is_no_part_of_it() -> None:
+    assert said("Test | Result | Units\nWBC 01 | 6.2 | x10E3/uL\nMCV 02 | 78 | fL") == [
+        ("WBC", "6.2", "x10E3/uL"),
+        ("MCV", "78", "fL"),
+    ]
+
+
+def test_calculated_behind_a_range_or_a_unit_hides_neither() -> None:
+    found = read(
+        "Test Name | In Range | Reference Range\nLDL | 125 | <130 mg/dL (calc)\nChol/HDL ratio | 3.7 | <5.0 (calc)"
+    )
+    ends = [fact.reference.high if fact.reference else None for fact in found]
+    assert [(fact.unit, end) for fact, end in zip(found, ends, strict=True)] == [("mg/dL", 130.0), ("", 5.0)]
+    assert ucum("mg/dL (calc)") == "mg/dL"

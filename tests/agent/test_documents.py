@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pypdfium2
 import pytest
+from reportlab.pdfgen import canvas
 
 from agent.documents import command
 from agent.documents.reading import Document
@@ -79,6 +80,20 @@ def test_what_cannot_be_read_is_said_by_name_and_spoils_nothing_else(reports: Pa
     assert "s3cret" not in done.stdout + done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["document"] for row in rows} == {f"{tmp_path}/=b.pdf"}, "links are not followed"
+
+
+def test_documents_of_two_persons_are_not_shown_in_one_table_without_a_word(tmp_path: Path) -> None:
+    for name, born in (("a", "03/04/1980"), ("b", "04.03.1980"), ("c", "07.09.1951")):
+        sheet = canvas.Canvas(str(tmp_path / f"{name}.pdf"))
+        sheet.drawString(60, 780, f"Patient: {name}    DOB: {born}")
+        sheet.drawString(60, 740, "Glucose  101  mg/dL  70 - 99")
+        sheet.save()
+    done = phaze(str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    said = "a.pdf and c.pdf print different dates of birth: the table may be of several persons"
+    assert done.stderr.splitlines()[-1] == said
+    (tmp_path / "c.pdf").unlink()
+    assert phaze(str(tmp_path)).returncode == 0
 
 
 def test_a_document_is_read_once_by_whichever_names_it_is_given(reports: Path, tmp_path: Path) -> None:

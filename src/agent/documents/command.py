@@ -114,6 +114,8 @@ def _show(findings: Findings, *, as_json: bool, as_csv: bool, unread: Sequence[s
     else:
         _print(findings)
     broken = [f"{one.source}: {one.outcome}: {one.reason}" for one in findings.documents if one.outcome != "done"]
+    if several := findings.several_persons():
+        broken.append(several)
     _end([*broken, *(f"{folder}: it cannot be looked into" for folder in unread)])
 
 

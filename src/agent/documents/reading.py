@@ -23,6 +23,7 @@ from pipelines.documents import router
 from pipelines.documents.facts import Facts
 from pipelines.documents.pages import SAYS_NOTHING, Passed
 from pipelines.documents.parser import parse_by_rules
+from pipelines.documents.persons import births, doubt
 from pipelines.documents.router_settings import RouterSettings
 from pipelines.errors import InputRejected, RecordNotFoundError, TaskError
 from pipelines.saying import Listener
@@ -47,6 +48,8 @@ class Document:
     passed_over: dict[str, int] = field(default_factory=dict)
     """Why (`blank`, `no-text`) -> how many of its other pages have nothing to read on them."""
     facts: Facts = field(default_factory=Facts)
+    births: frozenset[str] = frozenset()
+    """The dates of birth that it prints, where it is read here (`pipelines.documents.persons`)."""
     user: str | None = None
     """For whom it was handed in; None where that is not known, as of what is rejected."""
 
@@ -130,8 +133,10 @@ async def _read(document: Document, source: str, settings: RouterSettings, conte
         document.pages = len(routed.pages)
         document.passed_over = _nothing_on(routed.skipped)
         document.facts = await context.child(parse_by_rules, routed.pages)
-        document.outcome = "partial" if routed.outcome == "partial" else "done"
-        document.reason = routed.reason or ""
+        found = await context.child(births, routed.pages)
+        document.births = frozenset(found)
+        document.reason = "; ".join(why for why in (routed.reason, doubt(found)) if why)
+        document.outcome = "partial" if document.reason else "done"
     except InputRejected as error:
         document.outcome, document.reason = "rejected", str(error)
     except RecordNotFoundError as error:

@@ -131,5 +131,8 @@ def _document(row: dict[str, Any], parsed: dict[str, Any] | None) -> Document:
     elif parsed["outcome"] == "rejected":
         document.outcome, document.reason = "rejected", parsed["reason"] or ""
     else:
+        if parsed["outcome"] == "partial":
+            said = parsed["result"]["data"].get("warnings") or [parsed["reason"]]
+            document.outcome, document.reason = "partial", "; ".join(filter(None, [document.reason, *said]))
         document.facts = Facts.model_validate_json(json.dumps(parsed["result"]["data"]["facts"]))
     return document

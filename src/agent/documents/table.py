@@ -37,6 +37,14 @@ class Findings:
         """Where it is printed first."""
         return self._where.get(id(measured.printed))
 
+    def several_persons(self) -> str:
+        """Why the table may be of several persons, each of whom has documents of his own; empty: nothing says so."""
+        told = [one for one in self.documents if one.births]
+        other = next((one for one in told if not one.births & told[0].births), None)
+        if other is None:
+            return ""
+        return f"{told[0].name} and {other.name} print different dates of birth: the table may be of several persons"
+
     @property
     def dates(self) -> list[str]:
         """Days on which something was measured, the first first; what has none comes last."""

@@ -19,6 +19,7 @@ from pipelines.documents.facts import Facts
 from pipelines.documents.labs import biomarkers, conventions
 from pipelines.documents.notes import diagnoses, procedures
 from pipelines.documents.page import MOST_PAGES, Page
+from pipelines.documents.persons import births, doubt
 from pipelines.documents.variants import variants
 from pipelines.payer import spent
 from pipelines.payload import Payload, PlainAddress, TaskResult
@@ -77,7 +78,8 @@ class Tokens(BaseModel):
 
 
 class Parsed(TaskResult):
-    """What a document says. `partial`: the model could not be asked about some pages, which are named in `warnings`."""
+    """What a document says. `partial`: the model could not be asked about some pages (`model-trouble`), or the
+    pages print several dates of birth (`several-persons`); `warnings` name the pages."""
 
     format: int = 1
     facts: Facts = Field(default_factory=Facts)
@@ -110,6 +112,9 @@ async def parse_pages(
     context = context or InlineContext()
     facts = await context.child(parse_by_rules, pages) if facts is None else facts
     result = Parsed(facts=facts, pages=len(pages), pages_without_text=sum(not page.text.strip() for page in pages))
+    if said := doubt(await context.child(births, pages)):
+        result.warnings.append(said)
+        result.outcome, result.reason = "partial", "several-persons"
     if model is None:
         return result
     from pipelines.documents.by_model import merged, read_by_model
@@ -128,8 +133,8 @@ async def parse_pages(
             found, troubles = await read_by_model(client, page, habits, key, context)
             result.facts = merged(result.facts, found)
             result.warnings += [f"page {page.number}: the model's answer was {trouble}" for trouble in troubles]
-    if result.warnings:
-        result.outcome, result.reason = "partial", "model-trouble"
+            if troubles:
+                result.outcome, result.reason = "partial", "model-trouble"
     return result
 
 

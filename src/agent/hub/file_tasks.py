@@ -43,7 +43,7 @@ class FileTask:
 
 FILE_TASKS: dict[str, FileTask] = {
     METADATA: FileTask("2", metadata.MetadataPayload),
-    FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
+    FINGERPRINT: FileTask("2", fingerprint.FingerprintPayload),
     ANALYSIS: FileTask(profile_name("default"), analyze.AnalyzePayload),
 }
 

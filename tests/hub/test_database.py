@@ -4,12 +4,13 @@ import resource
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.hub import database, schema
 from agent.hub.catalogue import Catalogue, CatalogueError, CatalogueUnavailable
-from tests.hub.deliveries import AGENT, owed, part, scan, seen
+from tests.hub.deliveries import AGENT, TOKEN, owed, part, result, scan, seen, sha
 
 
 def test_a_full_disk_writes_nothing_and_says_so(catalogue: Catalogue) -> None:
@@ -116,7 +117,6 @@ def test_a_reader_sees_what_the_hub_writes_and_can_write_nothing(catalogue: Cata
 
 def test_a_new_profile_owes_every_file_that_task_again(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     from agent.hub.file_tasks import ANALYSIS, FILE_TASKS, FileTask
-    from tests.hub.deliveries import result
 
     scan(catalogue, "/m", [seen("/m/a.mp3")])
     for service in FILE_TASKS:
@@ -127,3 +127,30 @@ def test_a_new_profile_owes_every_file_that_task_again(catalogue: Catalogue, mon
     with Catalogue(catalogue.path.parent) as opened:
         assert owed(opened) == {(ANALYSIS, "1")}
         assert opened.tracks()[0].pending == [ANALYSIS]
+
+
+def test_fingerprints_from_before_are_kept_but_those_that_may_differ_now(tmp_path: Path) -> None:
+    from agent.hub.file_tasks import FILE_TASKS, FINGERPRINT
+
+    rows: dict[str, dict[str, Any]] = {
+        "/m/fine.mp3": {"duration": 200.0},
+        "/m/blip.mp3": {"outcome": "partial", "reason": "too-short", "duration": 0.5},
+        "/m/half.flac": {"outcome": "partial", "reason": "short", "duration": 100.0},
+        "/m/bad.mp3": {"outcome": "rejected", "reason": "corrupt"},
+        "/m/six.flac": {"outcome": "partial", "reason": "too-short", "duration": 200.0},
+        "/m/cut.WAV": {"duration": 100.0},
+        "/m/cut.opus": {"duration": 100.0},
+    }
+    with Catalogue(tmp_path) as catalogue:
+        catalogue.register_agent(AGENT, TOKEN)
+        scan(catalogue, "/m", [seen(path) for path in rows])
+        for number, (path, fields) in enumerate(rows.items(), 1):
+            for service in FILE_TASKS:
+                said = {**fields, "version": f"{sha(path)}:1"} if service == FINGERPRINT else {}
+                assert catalogue.record(AGENT, [result(service, number, path, **said)]) == [None]
+    with sqlite3.connect(tmp_path / "catalogue.sqlite") as file:
+        file.execute("PRAGMA user_version = 5")
+        file.execute("DELETE FROM state WHERE name = 'derived_for'")
+    file.close()
+    with Catalogue(tmp_path) as catalogue:
+        assert owed(catalogue) == {(FINGERPRINT, number) for number in "567"}

@@ -78,6 +78,7 @@ def test_the_command_shows_the_best_copy_first_and_deletes_nothing(
     [group] = said["groups"]
     assert (group["kind"], group["reason"], group["keep"]) == ("same", "lossless", 1)
     assert [member["lossless"] for member in group["members"]] == [True, False, False]
+    assert [member["channels"] for member in group["members"]] == [1, 1, 1]
     assert {pair["kind"] for pair in said["pairs"]} == {"part", "tempo"}
     paths = CliRunner().invoke(duplicates, ["--paths"], catch_exceptions=False).stdout_bytes.splitlines()
     assert CliRunner().invoke(duplicates, ["-0"]).stdout_bytes.split(b"\0") == [*paths, b""]

@@ -38,6 +38,7 @@ class Member:
     size: int
     codec: str | None
     bit_rate: int | None
+    channels: int | None
     lossless: bool
     whole: bool
     """False where clearly less could be decoded than the file declares."""
@@ -119,7 +120,7 @@ def read_pairs(connection: sa.Connection, relatives: Sequence[Relative], limit: 
 
 
 def _copy(member: Member) -> Copy:
-    return Copy(member.path, member.whole, member.codec, member.duration, member.bit_rate)
+    return Copy(member.path, member.whole, member.codec, member.duration, member.bit_rate, member.channels)
 
 
 def _members(connection: sa.Connection, ids: Collection[int]) -> dict[int, Member]:
@@ -140,7 +141,7 @@ def _members(connection: sa.Connection, ids: Collection[int]) -> dict[int, Membe
     found = {}
     for row in rows:
         tags = facts.get((row.sha256, str(row.file_id))) or facts.get((row.sha256, "")) or {}
-        codec, rate = printable(tags.get("codec")), number(tags.get("bit_rate"))
+        codec, rate, channels = printable(tags.get("codec")), number(tags.get("bit_rate")), number(tags.get("channels"))
         found[row.file_id] = Member(
             id=row.file_id,
             path=row.path,
@@ -151,6 +152,7 @@ def _members(connection: sa.Connection, ids: Collection[int]) -> dict[int, Membe
             size=row.size,
             codec=codec,
             bit_rate=None if rate is None else int(rate),
+            channels=None if channels is None else int(channels),
             lossless=Copy("", codec=codec).lossless,
             whole=(row.reason or "").partition(":")[0] != SHORT,
             sha256=row.sha256,

@@ -42,8 +42,8 @@ class FileTask:
 
 
 FILE_TASKS: dict[str, FileTask] = {
-    METADATA: FileTask("2", metadata.MetadataPayload),
-    FINGERPRINT: FileTask("1", fingerprint.FingerprintPayload),
+    METADATA: FileTask("3", metadata.MetadataPayload),
+    FINGERPRINT: FileTask("2", fingerprint.FingerprintPayload),
     ANALYSIS: FileTask(profile_name("default"), analyze.AnalyzePayload),
 }
 

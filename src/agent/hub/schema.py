@@ -223,8 +223,28 @@ def _add_usage_days(connection: sa.Connection) -> None:
     usage_days.create(connection, checkfirst=True)
 
 
+def _keep_fingerprints_that_hold(connection: sa.Connection) -> None:
+    """Fingerprints of version 2 tell files that are cut off, and print sound of many channels. What is the same in both
+    versions counts for the second as well, so that a library is not decoded anew; what may differ is asked again."""
+    path = sa.select(files.c.path).where(files.c.id == sa.cast(results.c.record_id, sa.Integer)).scalar_subquery()
+    seconds = sa.func.coalesce(sa.func.json_extract(results.c.result, "$.duration"), 0)
+    unprinted = sa.and_(sa.func.coalesce(results.c.reason, "") == "too-short", seconds > 3)
+    suffixes = (".wav", ".wave", ".w64", ".caf", ".ogg", ".oga", ".opus", ".spx")
+    uncertain = sa.and_(
+        results.c.outcome == "done",
+        sa.or_(*(sa.func.lower(sa.func.coalesce(path, "")).endswith(suffix) for suffix in suffixes)),
+    )
+    connection.execute(
+        sa.update(results)
+        .where(results.c.service == "fingerprint_file", results.c.version.endswith(":1"))
+        .where(sa.not_(unprinted), sa.not_(uncertain))
+        .values(version=sa.func.rtrim(results.c.version, "1", type_=sa.Text).concat("2"))
+    )
+
+
 STEPS: tuple[Callable[[sa.Connection], None], ...] = (
     _create, _add_batches, _add_usage, _add_what_rescans_need, _add_usage_days,
+    _keep_fingerprints_that_hold,
 )  # fmt: skip
 """Step n takes version n to n + 1. A released step never changes: the next change is a new one at the end."""
 

@@ -94,6 +94,8 @@ def copy(fd: int, target: Place, sha256: str) -> list[str]:
         if sha256_of(out) != sha256:
             raise OSError(errno.EIO, "the copy does not read back as it was written")
         lost = keep_attributes(fd, out)
+        if os.fstat(fd).st_nlink > 1:
+            lost.append("the tie to its other names (hard links)")
         os.fsync(out)
         return lost
     finally:

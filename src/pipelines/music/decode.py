@@ -19,8 +19,9 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.music.cut_off import completeness
 from pipelines.music.ffmpeg import input_arguments
-from pipelines.music.limits import decode_budget, is_short
+from pipelines.music.limits import decode_budget
 from pipelines.music.probe import Probe, probe
 from pipelines.music.stream import FfmpegStream, nothing_decoded
 
@@ -63,7 +64,7 @@ class Measures:
     leading_silence: float = 0.0
     trailing_silence: float = 0.0
     short: bool = False
-    """Clearly less came out than the container declares."""
+    """Clearly less came out than the container declares, or it is cut off."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -71,6 +72,7 @@ class Decoder:
     """`with Decoder(path) as decoder: for window in decoder.windows(): ...`, then `decoder.measures`."""
 
     def __init__(self, path: Path, window_seconds: float = WINDOW_SECONDS) -> None:
+        self._path = path
         self.probe: Probe = probe(path)
         self.measures = Measures(declared=self.probe.duration)
         self._bytes = int(window_seconds * RATE) * 4
@@ -115,7 +117,7 @@ class Decoder:
         first = self._samples if self._first is None else self._first
         found.leading_silence = first / RATE
         found.trailing_silence = (self._samples - max(self._last, first)) / RATE
-        found.short = is_short(found.duration, found.declared, self.probe.estimated, log.errors)
+        found.declared, found.short = completeness(self._path, self.probe, found.duration, log.errors)
         if log.errors:
             found.warnings.append(f"decode-errors: {log.errors} ({log.last_error()[:120]})")
         if self._bad:

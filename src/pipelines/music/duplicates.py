@@ -98,6 +98,7 @@ class Copy:
     """Seconds that decode."""
     bit_rate: int | None = None
     """bit/s."""
+    channels: int | None = None
 
     @property
     def lossless(self) -> bool:
@@ -112,13 +113,15 @@ def best_copy(copies: Sequence[Copy]) -> tuple[int, str]:
     1. `whole`: one that decodes to its end before one that does not
     2. `lossless` before lossy
     3. `longest`: more than a second longer than all that fall out
-    4. the higher `bit rate`
-    5. `equal`: the first path in the alphabet, so that the answer is always the same
+    4. more `channels`: what was mixed down is gone, and a bit rate counts by how many it is shared
+    5. the higher `bit rate`
+    6. `equal`: the first path in the alphabet, so that the answer is always the same
     """
     rules: tuple[tuple[str, Callable[[Copy, Sequence[Copy]], bool]], ...] = (
         ("whole", lambda copy, _: copy.whole),
         ("lossless", lambda copy, _: copy.lossless),
         ("longest", lambda copy, all_: (copy.duration or 0) >= max(other.duration or 0 for other in all_) - LONGER),
+        ("channels", lambda copy, all_: (copy.channels or 0) >= max(other.channels or 0 for other in all_)),
         ("bit rate", lambda copy, all_: (copy.bit_rate or 0) >= max(other.bit_rate or 0 for other in all_)),
     )
     left = list(copies)

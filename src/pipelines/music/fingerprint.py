@@ -13,9 +13,10 @@ from pydantic import Field
 
 from pipelines.context import Policy, TaskContext, task
 from pipelines.errors import InputChanged
+from pipelines.music.cut_off import completeness
 from pipelines.music.duplicates import PrintLike, duplicate_groups
 from pipelines.music.ffmpeg import ffmpeg_path, ffmpeg_version, input_arguments, regular_file
-from pipelines.music.limits import decode_budget, decode_seconds, is_short
+from pipelines.music.limits import decode_budget, decode_seconds
 from pipelines.music.on_file import on_file
 from pipelines.music.prints import Match, compare, encode_items
 from pipelines.music.probe import probe
@@ -92,7 +93,7 @@ def fingerprint(path: str | Path, version: str = "") -> Fingerprint:
         result.warnings.append(f"decode-errors: {stream.log.errors} ({stream.log.last_error()[:120]})")
     if not words:
         result.outcome, result.reason = "partial", "too-short"
-    elif is_short(decoded / PULSE_RATE, declared.duration, declared.estimated, stream.log.errors):
+    elif completeness(path, declared, decoded / PULSE_RATE, stream.log.errors)[1]:
         result.outcome, result.reason = "partial", "short"
     return result
 

@@ -141,7 +141,7 @@ def conclude(heard: Heard, found: Measures) -> Analysis:
     result = Analysis(
         profile=heard.profile,
         decoded_duration=round(found.duration, 3),
-        declared_duration=found.declared,
+        declared_duration=None if found.declared is None else round(found.declared, 3),
         duration=round(found.declared if found.short and found.declared else found.duration, 3),
         loudness=found.loudness,
         loudness_range=found.loudness_range,
@@ -164,7 +164,10 @@ def conclude(heard: Heard, found: Measures) -> Analysis:
     )
     if found.short:
         result.outcome, result.reason, result.partial = "partial", "short", True
-        result.warnings.append(f"short: {found.duration:.1f} s of {found.declared or 0:.1f} s could be decoded")
+        whole = (
+            f"of {found.declared:.1f} s" if (found.declared or 0) > found.duration + 1 else "of a file that is cut off"
+        )
+        result.warnings.append(f"short: {found.duration:.1f} s {whole} could be decoded")
     why = "silent" if not heard.windows else f"{found.duration:.2f} s are too short, or the sound has none"
     _say_tempo(result, heard, why)
     _say_key(result, heard, why)

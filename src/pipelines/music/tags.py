@@ -103,13 +103,30 @@ def _read(path: Path, name: str) -> Tags | None:
     try:
         with path.open("rb") as file:
             found = mutagen.File(_Named(file, name))
-            return None if found is None else _collect(found)
+            return None if found is None else _collect(found, _ape_beside(found, file))
     except (OSError, MemoryError):
         raise
     except Exception as error:
         if isinstance(error.__context__, OSError) and error.__context__.errno is not None:
             raise error.__context__ from error
         raise BadTags(f"{type(error).__name__}: {error}") from error
+
+
+def _ape_beside(found: Any, file: BinaryIO) -> Any:
+    """The APEv2 tags at the end of a file of which mutagen reads only the ID3 tags, if any: mp3gain writes ReplayGain
+    there, and foobar2000 all tags if told so."""
+    from mutagen.aac import AAC
+    from mutagen.apev2 import APEv2
+    from mutagen.mp3 import MP3
+
+    if not isinstance(found, MP3 | AAC):
+        return None
+    try:
+        return APEv2(_Named(file, ""))  # type: ignore[no-untyped-call]  # mutagen has no types
+    except (OSError, MemoryError):
+        raise
+    except Exception:  # there are none, or they are broken: that spoils no other tags
+        return None
 
 
 class _Named:
@@ -128,7 +145,7 @@ def short_name(key: str) -> str:
     return head
 
 
-def _collect(found: Any) -> Tags:
+def _collect(found: Any, beside: Any) -> Tags:
     info = found.info
     tags = Tags(
         container=type(found).__name__.lower(),
@@ -144,7 +161,9 @@ def _collect(found: Any) -> Tags:
         cover(picture.data, picture.type) for picture in (getattr(found, "pictures", None) or [])[:MOST_VALUES]
     ]
     room = MOST_CHARACTERS
-    for key, value in _items(found.tags):
+    items = list(_items(found.tags))
+    known = {short_name(key) for key, _ in items}
+    for key, value in items + [(key, value) for key, value in _items(beside) if short_name(key) not in known]:
         if short_name(key) in PICTURES or short_name(key).startswith("cover art"):
             tags.covers += list(_covers(key, value))[:MOST_VALUES]
             continue

@@ -146,7 +146,9 @@ async def test_wrong_use_is_one_line_with_exit_code_2(phaze: Phaze, lane: Lane) 
     assert "name the jobs by key" in await phaze("dlq", "replay", code=2)
     assert "there is no push_file:9" in await phaze("dlq", "drop", "push_file:9", code=2)
     assert "is not <task>:<record id>" in await phaze("why", "17", code=2)
-    assert "is neither a lane nor a task" in await phaze("pause", "everything", code=2)
+    refused = await phaze("pause", "everything", code=2)
+    assert "is neither a lane nor a task" in refused
+    assert refused.count("router") == 1  # a lane, and its one task
     assert "there is no circuit" in await phaze("breaker", "open", "nope", "--reason", "x", code=2)
 
 

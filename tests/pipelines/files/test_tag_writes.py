@@ -104,6 +104,18 @@ def test_an_empty_list_removes_and_the_same_tags_again_change_nothing(sound: Cal
     assert (path.stat().st_ino, report.details[0].old) == (inode, None)
 
 
+def test_a_file_that_is_parted_from_its_other_names_says_so(sound: Callable[[str], Path]) -> None:
+    path = sound("flac")
+    other = path.with_name("other.flac")
+    other.hardlink_to(path)
+    before = sha(other)
+    [item] = run(tag(path, title=["New"]), roots=[path.parent]).details
+    assert (item.outcome, item.detail) == ("done", "the tie to its other names (hard links) was not kept")
+    assert (sha(other), read_metadata(path).title) == (before, "New")
+    [item] = run(tag(path, title=["Newer"]), roots=[path.parent]).details
+    assert item.detail == ""
+
+
 def test_id3_2_3_stays_2_3_with_its_pictures(sound: Callable[[str], Path]) -> None:
     from mutagen.id3 import APIC, ID3
 

@@ -21,6 +21,9 @@ FLAC = Copy("/z.flac", codec="flac", duration=200.0, bit_rate=900_000)
         (FLAC, replace(MP3, duration=400.0, bit_rate=2_000_000), "lossless"),
         (replace(MP3, duration=210.0), replace(MP3, path="/a.mp3", bit_rate=320_000), "longest"),
         (replace(MP3, duration=200.9), replace(MP3, path="/a.mp3", bit_rate=128_000), "bit rate"),
+        (replace(MP3, channels=2), replace(MP3, path="/a.mp3", channels=1, bit_rate=320_000), "channels"),
+        (replace(MP3, channels=1), replace(MP3, path="/a.mp3"), "channels"),
+        (replace(MP3, channels=1, duration=210.0), replace(MP3, channels=2), "longest"),
         (MP3, replace(MP3, path="/c.mp3"), "equal"),
         (
             replace(MP3, duration=None, bit_rate=None),
@@ -50,6 +53,7 @@ COPIES = st.builds(
     codec=st.sampled_from([None, "mp3", "flac"]),
     duration=st.none() | st.floats(0, 5),
     bit_rate=st.none() | st.integers(0, 3),
+    channels=st.none() | st.integers(1, 3),
 )
 
 

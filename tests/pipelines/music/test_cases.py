@@ -61,7 +61,7 @@ EXPECTED = {
     "trunc_300.ogg": ("corrupt", "corrupt", "corrupt"),
     "trunc_300.wv": ("corrupt", "corrupt", "done"),
     "trunc_half.m4a": ("corrupt", "corrupt", "corrupt"),
-    "trunc_half.ogg": ("done", "done", "done"),
+    "trunc_half.ogg": ("short", "short", "done"),
     "trunc_tail.aac": ("done", "done", "done"),
     "trunc_tail.mp3": ("done", "done", "done"),
     "trunc_tail.wma": ("done", "done", "done"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mutagen
 import pytest
+from mutagen.apev2 import APEv2
 from mutagen.id3 import APIC, COMM, ID3, TBPM, TDRC, TIT2, TKEY, TPE1, TPOS, TRCK, TSRC, TXXX
 from mutagen.mp4 import MP4, MP4FreeForm
 
@@ -154,3 +155,35 @@ def test_a_file_cut_anywhere_near_its_head_is_read_or_refused(make: Make, tmp_pa
     path.write_bytes(whole[:cut] + whole[cut + 5 :])
     with contextlib.suppress(InputRejected):
         json.dumps(json.loads(read_metadata(path).model_dump_json()), allow_nan=False)
+
+
+def test_ape_tags_of_an_mp3_are_read_beside_its_id3_tags_which_go_first(mp3: Path) -> None:
+    ape = APEv2()
+    ape["Title"], ape["Artist"] = "by APE", ["Björk", "Guest"]
+    ape["replaygain_track_gain"] = "-7.25 dB"
+    ape.save(mp3)
+    assert read_metadata(mp3).title == "by APE"
+    id3 = ID3()
+    id3.add(TIT2(encoding=3, text="by ID3"))
+    id3.save(mp3)
+    found = read_metadata(mp3)
+    assert (found.outcome, found.title, found.artist) == ("done", "by ID3", "Björk")
+    assert found.replay_gain is not None
+    assert found.replay_gain.track_gain == -7.25
+    assert found.raw["Artist"] == ["Björk", "Guest"]
+    id3.add(TXXX(encoding=3, desc="REPLAYGAIN_TRACK_GAIN", text="-1.5 dB"))
+    id3.save(mp3)
+    found = read_metadata(mp3)
+    assert found.replay_gain is not None
+    assert found.replay_gain.track_gain == -1.5
+
+
+def test_broken_ape_tags_spoil_no_id3_tags(mp3: Path) -> None:
+    id3 = ID3()
+    id3.add(TIT2(encoding=3, text="by ID3"))
+    id3.save(mp3)
+    sound = mp3.read_bytes()
+    for size, items in ((32, 0), (0xFFFFFFFF, 0xFFFFFFFF), (64, 5)):
+        footer = b"APETAGEX" + b"".join(part.to_bytes(4, "little") for part in (2000, size, items, 0)) + bytes(8)
+        mp3.write_bytes(sound + b"\xff" * 32 + footer)
+        assert read_metadata(mp3).title == "by ID3"

@@ -147,6 +147,8 @@ def pieces(line: Line, offset: int, decimal: Decimal) -> list[Piece]:
 def _is_numbered(some: list[Piece], following: Piece, decimal: Decimal) -> bool:
     """`IgG subclass 1` before a cell with the value: the number is of the name, unless the name is known without,
     and not with it."""
+    if len(some) == 3 and plain(some[1].text) == "ph":  # `Calcium ionised pH 7.4`: the pH for which the result is given
+        return known(some[0].text) is not None and "value" in following.roles
     after = some[2:] and ucum(some[2].text)
     if (
         len(some) not in (2, 3)

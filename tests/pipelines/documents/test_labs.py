@@ -367,3 +367,8 @@ def test_calculated_behind_a_range_or_a_unit_hides_neither() -> None:
     ends = [fact.reference.high if fact.reference else None for fact in found]
     assert [(fact.unit, end) for fact, end in zip(found, ends, strict=True)] == [("mg/dL", 130.0), ("", 5.0)]
     assert ucum("mg/dL (calc)") == "mg/dL"
+
+
+@pytest.mark.parametrize("name", ["Calcium ionised pH 7.4", "Ionized Calcium, pH 7.4", "Ionisiertes Calcium (pH 7.4)"])
+def test_the_ph_for_which_a_result_is_given_is_of_its_name(name: str) -> None:
+    assert said(f"Test | Result | Unit | Reference\n{name} | 1.21 | mmol/L | 1.15 - 1.30") == [(name, "1.21", "mmol/L")]
